@@ -125,18 +125,17 @@ def check(wheel: Path, sdist: Path, version: str, modules: set[str]) -> None:
 
 
 def install(wheel: Path, version: str) -> None:
-    """Install the wheel with its pinned dependencies into a new virtual environment, and start it from there."""
+    """Install the wheel with its pinned dependencies, without extras, into a new virtual environment, and check it there."""
     with tempfile.TemporaryDirectory() as name:
         venv.create(name, with_pip=True)
         programs = Path(name, "bin")
         pip = [str(programs / "pip"), "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel)], os.environ, folder=Path(name))
-        for option in ("--help", "--version"):
-            output = _run([str(programs / "shallow-mirror"), option], os.environ, folder=Path(name))
+        output = _run([str(programs / "shallow-mirror"), "--version"], os.environ, folder=Path(name))
         if version not in output:
             raise ReleaseError(f"shallow-mirror --version prints {output.strip()} instead of {version}")
-        for package in ROOT_PACKAGES:
-            _run([str(programs / "python"), "-c", f"import shallow_mirror.{package}"], os.environ, folder=Path(name))
+        check = [str(programs / "python"), "-I", str(ROOT / ".ci" / "check_installed.py"), str(Path(name, "init")), "--partial"]
+        _run(check, os.environ, folder=Path(name))
 
 
 def sources(folder: Path, *, is_snapshot: bool) -> None:

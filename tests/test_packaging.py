@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import grimp
 import pytest
 from mypy.main import process_options
 from tests.support.wheels import ROOT_PACKAGES, build_wheel
+
+from shallow_mirror.version import __version__
 
 
 def modules_of(folder: Path, package: str) -> set[str]:
@@ -35,9 +39,15 @@ def modules(repository: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a wheel."""
+    return build_wheel(repository, tmp_path_factory.mktemp("build"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> set[str]:
     """File names in a wheel."""
-    return set(zipfile.ZipFile(build_wheel(repository, tmp_path_factory.mktemp("build"))).namelist())
+    return set(zipfile.ZipFile(built).namelist())
 
 
 @pytest.mark.thorough
@@ -66,6 +76,39 @@ def test_the_wheel_holds_the_files_that_init_writes(wheel: set[str], repository:
     assert len(wanted) > len(list(starter_files.iterdir()))
     in_wheel = {name for name in wheel if name.startswith("shallow_mirror/starter-files/")}
     assert in_wheel == {f"shallow_mirror/starter-files/{path.relative_to(starter_files)}" for path in wanted}
+
+
+@pytest.mark.thorough
+def test_every_module_every_help_and_init_work_from_a_wheel_in_a_new_environment(
+    built: Path, repository: Path, tmp_path: Path
+) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    # The packages that the wheel needs are those of this environment. A path in a .pth file is added as it is: the editable
+    # installation in it, which is itself a .pth file, is not.
+    paths = {"base": str(environment), "platbase": str(environment)}
+    site_packages = Path(sysconfig.get_path("purelib", "venv", vars=paths))
+    (site_packages / "pinned.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    python, programs = environment / "bin" / "python", environment / "bin"
+    install = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+    ]
+    subprocess.run([sys.executable, *install, str(built)], cwd=tmp_path, timeout=120, check=True)
+    shown = subprocess.run([programs / "shallow-mirror", "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout == f"shallow-mirror {__version__}\n"
+    check = [str(python), "-I", str(repository / ".ci" / "check_installed.py"), str(tmp_path / "init")]
+    checked = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    conf = repository / "conf"
+    assert {path.name for path in (tmp_path / "init").rglob("*.json")} == {path.name for path in conf.glob("*.json")}
 
 
 def test_mypy_checks_every_module(repository: Path, modules: set[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from typing import Literal
 
 from shallow_mirror.checkpoints.rows.codec import TimeMs, row_codec
 
-ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive", "forget", "fail-over"]
+ControlAction = Literal[
+    "pause", "resume", "hand-over", "take-back", "handed-over", "receive", "forget", "fail-over", "abort-fail-over"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class TopicState:
     handed_over_sequence: int = -1
     """Of the row that says so."""
     failed_over_ms: int | None = None
-    """By a fail-over, for good."""
+    """By a fail-over, for good unless it is aborted."""
 
     @property
     def is_copied(self) -> bool:
@@ -67,6 +69,8 @@ class TopicState:
                 self.handed_over_ms = None
             case "fail-over" if self.failed_over_ms is None:
                 self.failed_over_ms = row.at_ms
+            case "abort-fail-over":
+                self.failed_over_ms = None
 
 
 def read_topic_states(rows: Iterable[ControlRow]) -> dict[str, TopicState]:

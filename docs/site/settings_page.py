@@ -33,19 +33,30 @@ class SettingsFile:
 
     def page(self, root: Path) -> str:
         example = (root / "conf" / self.example).read_text(encoding="utf-8")
-        rows = [(code(path), kind, default, words(meaning)) for path, kind, default, meaning in self.rows(example)]
+        sections: dict[str, list[tuple[str, str, str, str]]] = {_TOP_LEVEL: []}
+        settings_of_file = list(self.rows(example))
+        titles = {_anchor(path).partition(".")[0] for path, *_ in settings_of_file if "." in path}
+        for path, kind, default, meaning in settings_of_file:
+            title = _anchor(path).partition(".")[0]
+            # A list or mapping of groups is a key, and the heading above the keys of its groups has its name as anchor.
+            key = f"[{code(path)}](#{title})" if path in titles else _anchored(path)
+            row = (key, kind, default, words(meaning))
+            sections.setdefault(title if title in titles else _TOP_LEVEL, []).append(row)
+        tables = [f"## {title}\n\n{table(('key', 'type', 'default', 'meaning'), rows)}" for title, rows in sections.items()]
         return (
             f"# Settings: {self.title}\n\n{self.purpose} {_COMMON}"
             f"Editors can validate against `conf/{self.schema}`, which is generated from the same settings. `client` takes "
             "librdkafka's property names ([list](client-properties.md)).\n\n"
-            + table(("key", "type", "default", "meaning"), rows)
+            + "\n".join(tables)
             + f"\n## A whole file\n\n`conf/{self.example}`:\n\n```yaml\n{example}```\n"
         )
 
     def rows(self, example: str) -> Iterator[tuple[str, str, str, str]]:
-        """Yield path, type, default and meaning of every key."""
+        """Yield path, type, default and meaning of every key, in the order of the example."""
         comments, schema = comments_of(example), self.model.model_json_schema(by_alias=True)
-        for path, field, is_required in settings(schema, schema):
+        order = {path: number for number, path in enumerate(comments)}
+        found = sorted(settings(schema, schema), key=lambda setting: order.get(setting[0].replace("[]", ""), len(order)))
+        for path, field, is_required in found:
             meaning = comments.get(path.replace("[]", ""), field.get("description", ""))
             yield path, _type_of(field, schema, path), _default_of(field, is_required), meaning
 
@@ -86,6 +97,18 @@ FAILOVER_FILE = SettingsFile(
     example="failover-example.yaml",
     schema="failover.schema.json",
 )
+
+_TOP_LEVEL = "Top level"
+
+
+def _anchored(path: str) -> str:
+    """Return a key that other pages can link to: `settings.md#groups.sync`."""
+    return f"[{code(path)}](#{_anchor(path)}){{ #{_anchor(path)} }}"
+
+
+def _anchor(path: str) -> str:
+    return path.replace("[]", "")
+
 
 _KINDS = {"string": "text", "object": "mapping", "null": "`null`"}
 _UNITS = {"bytes_per_second": "bytes per second", "_bytes": "bytes", "_ms": "milliseconds"}

@@ -71,7 +71,8 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})
         for cluster, names in ((source, topics), (target, targets))
     )
-    group_log = request_permissions(source, [GROUP_LOG], deadline) if _requires_group_log(config) else Permissions(None, {})
+    requires_group_log = config.groups.is_followed and config.groups.follow == "required"
+    group_log = request_permissions(source, [GROUP_LOG], deadline) if requires_group_log else Permissions(None, {})
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
@@ -85,10 +86,6 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
     ]
     if problems:
         raise ConfigError(problems)
-
-
-def _requires_group_log(config: MirrorConfig) -> bool:
-    return config.groups.sync_s is not None and config.groups.follow == "required"
 
 
 def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:

@@ -102,6 +102,10 @@ class Metrics:
         )
         self._commit_age.set(math.nan)
         self._followed = counter("group_commits_followed", "Read from the log of the source's groups")
+        self._is_followed = gauge("groups_followed", "1 while commits of groups are followed, 0 while they are polled instead")
+        self._is_followed.set(math.nan)
+        self._repeated = gauge("failover_repeated_records", "Estimate, while commits are polled: those that groups read again")
+        self._repeated.set(math.nan)
         self.clusters = _ClustersCollector(mirror, max_topics)
         self.registry.register(self.clusters)
 
@@ -147,6 +151,8 @@ class Metrics:
         """Set what the target lacks of the groups' commits; no value where they are not followed."""
         self._commit_age.set(math.nan if lag.age_s is None else lag.age_s)
         self._followed.inc(lag.new_count)
+        self._is_followed.set(math.nan if lag.is_followed is None else lag.is_followed)
+        self._repeated.set(math.nan if lag.repeated_count is None else lag.repeated_count)
 
     def _add_batches(self, verdict: str, count: int) -> None:
         self._batches.labels(self._mirror, verdict).inc(count)

@@ -101,6 +101,17 @@ def test_every_setting_has_a_type_a_default_and_a_meaning(
     assert set(document) == {key.partition(".")[0].removesuffix("[]") for key in keys}
 
 
+@pytest.mark.parametrize("page", ["settings", "archive-settings", "restore-settings", "migration-settings", "failover-settings"])
+def test_every_setting_has_an_anchor_and_its_section_a_heading(site: Path, page: str) -> None:
+    text = (site / "reference" / f"{page}.html").read_text(encoding="utf-8")
+    keys = [row[0] for row in rows_of_table(site / "reference" / f"{page}.html")]
+    anchors = re.findall(r'id="([^"]+)"', text)
+    assert [key for key in keys if anchors.count(key.replace("[]", "")) != 1] == []
+    sections = {key.partition(".")[0].removesuffix("[]") for key in keys if "." in key}
+    assert [section for section in sections if f'<h2 id="{section}"' not in text] == []
+    assert len(keys) == len(set(keys))
+
+
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         key = f"{prefix}{field.alias or name}"
@@ -112,9 +123,9 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def rows_of_table(page: Path) -> list[tuple[str, ...]]:
-    """Return the cells of the first table of a page, without its header."""
-    (table, *_) = re.findall(r"<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL)
-    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("<tr>")]
+    """Return the cells of all tables of a page, without their headers."""
+    tables = re.findall(r"<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for table in tables for row in table.split("<tr>")]
     return [tuple(re.sub(r"<[^>]+>", "", cell).strip() for cell in row) for row in rows if row]
 
 

@@ -61,10 +61,18 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         assert (refused.code, "source cluster east answers" in refused.stderr) == (2, True)
         moved = console("failover", "run", str(drill.file), "--despite-source")
         assert moved.code == 0, moved.stderr
+        aborted = console("failover", "abort", str(drill.file))
+        assert aborted.code == 0, aborted.stderr
+        assert "aborted; start mirror" in aborted.lines[-1]
+        assert "an earlier fail-over was aborted at" in "\n".join(console("failover", "status", str(drill.file)).lines)
+        assert console("failover", "run", str(drill.file), "--despite-source").code == 0
         read = consume(target.bootstrap, group, topic, 2)
         assert len(read) == 15
         runs.write(target.bootstrap, topic, [f"since-{number}" for number in range(5)], 0)
 
+        late = console("failover", "abort", str(drill.file))
+        assert (late.code, f"which east lacks: {topic}-0 offset" in late.stderr) == (2, True), late.stderr
+        assert f"groups have committed offsets at west since: {group}" in late.stderr
         planned = console("failover", "plan", str(drill.file))
         assert f"only at east: {topic}-1 offsets 20 to 29 (10 records)" in "\n".join(planned.lines)
         waiting = console("failover", "back", str(drill.file), "--no-wait")

@@ -211,10 +211,11 @@ def test_a_log_that_may_not_be_read_is_polled_and_the_reason_says_what_to_grant(
     assert "TOPIC_AUTHORIZATION_FAILED" in done.not_followed
     assert f"grant Read on topic {LOG} to the user of the mirror file" in done.not_followed
     world.commit(40)
-    assert syncer.step() == GroupLag(None)
+    assert syncer.step() == GroupLag(None, is_followed=False)
     assert world.offset() == 10
     done = syncer.run_pass(T0 + timedelta(seconds=30))
     assert (done.repeated_count, world.offset()) == (30, 40)
+    assert syncer.lag() == GroupLag(None, is_followed=False, repeated_count=30)
     world.source.alter_responses("Metadata", lambda _: None)
     assert syncer.run_pass(T0 + timedelta(seconds=60)).is_followed, "granted meanwhile"
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shallow_mirror import cli
-from shallow_mirror.config import ArchiveConfig, FailoverConfig, MigrationConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, FailoverConfig, GroupSettings, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.starter_files import StarterKind, write_starter_files
 
@@ -33,6 +33,13 @@ def test_a_mirror_file_and_its_schema_are_written_without_arguments(
     assert end.value.code == 0
     assert capsys.readouterr().out.split() == ["mirror.yaml", "mirror.schema.json"]
     assert MirrorConfig.load("mirror.yaml").tables == str(tmp_path / "orders-east-west")
+
+
+def test_a_new_mirror_synchronizes_groups_and_follows_their_commits_if_it_may(tmp_path: Path) -> None:
+    settings, _ = write_starter_files([StarterKind.MIRROR], tmp_path)
+    groups = MirrorConfig.load(settings).groups
+    assert (groups.sync_s, groups.follow, groups.is_followed) == (30.0, "auto", True)
+    assert groups.model_copy(update={"sync": "off"}) == GroupSettings()
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))

@@ -396,6 +396,40 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     assert sentences(planned.check(), Level.STOPS) == []
 
 
+@pytest.mark.parametrize(
+    ("groups", "level", "effect"),
+    [
+        (
+            {"sync": "30 seconds"},
+            Level.DOUBT,
+            "offsets of groups are polled once per 30 seconds, and a fail-over without the source",
+        ),
+        ({"sync": "30 seconds", "follow": "required"}, Level.STOPS, "groups.follow is required"),
+        ({"sync": "30 seconds", "follow": "off"}, None, ""),
+        ({}, None, ""),
+    ],
+    ids=str,
+)
+def test_read_on_the_log_of_the_groups_is_asked_for_where_it_is_followed(
+    planned: Planned, groups: dict[str, str], level: Level | None, effect: str
+) -> None:
+    planned.topic("orders")
+    planned.source.create_topic("__consumer_offsets")
+
+    def respond(body: Any) -> None:
+        for topic in body.topics:
+            topic.authorized_operations = {Operation.DESCRIBE} if topic.name.startswith("__") else {Operation.READ}
+
+    planned.source.alter_responses("Metadata", respond)
+    report = planned.check(groups=groups)
+    about = [finding for finding in report.findings if "__consumer_offsets" in finding.subject]
+    assert [finding.level for finding in about] == ([] if level is None else [level])
+    assert report.is_fine == (level is not Level.STOPS)
+    for finding in about:
+        assert finding.what.startswith("TOPIC_AUTHORIZATION_FAILED: grant Read on topic __consumer_offsets; ")
+        assert effect in finding.what
+
+
 def test_a_topic_that_may_not_be_read_is_reported_and_the_others_are_read(planned: Planned) -> None:
     planned.topic("secret")
     planned.topic("orders")

@@ -79,7 +79,9 @@ def test_what_it_says_is_what_the_mirror_then_does(
     produce(source, f"{topic_name}-split", "none", 2)
     config = runs.config(tmp_path, source, target, [f"{topic_name}-.*"])
     before = state_of(target, topic_name)
-    report = preflight_mirror(config, sample_bytes=None)
+    report = preflight_mirror(config, sample_bytes=None, is_sized=True)
+    assert report.size is not None
+    assert report.size.busiest_hour_bytes_per_s == report.size.last_hour_bytes_per_s > 0
     assert state_of(target, topic_name) == before
     assert list(tmp_path.iterdir()) == []
     assert report.is_fine, report.findings

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -54,7 +55,7 @@ def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> N
     assert lines == [
         "mirror m: no batch that was read would be refused",
         "east (E) to west (W): 1 topic, 1 partition, from read.start, no run yet",
-        "all 100 offsets were read: 5.0 MB",
+        "all 100 offsets were read: 5.0 MB, 0 records in 0 batches",
     ]
 
 
@@ -69,7 +70,7 @@ def test_a_sample_is_called_one_and_its_backlog_an_estimate() -> None:
     assert lines_in_front(preflight_report)[1].endswith("from the map's positions")
     assert (
         lines_in_front(preflight_report)[2]
-        == "10 of 100 offsets were read: 5.0 MB (a sample: about 67.1 MB of each partition; --all for all)"
+        == "10 of 100 offsets were read: 5.0 MB, 0 records in 0 batches (a sample: about 67.1 MB of each partition; --all for all)"
     )
     assert "backlog: about 50.0 MB" in lines_behind(preflight_report)
 
@@ -123,19 +124,40 @@ def test_topics_that_would_be_created_alike_are_reported_together_with_their_set
         "  orders (2 partitions), bills (2 partitions): 3 replicas, cleanup.policy=delete, retention.ms=5",
         "  logs (1 partition): the default number of replicas of the target, ",
     ]
-    assert "orders (new)" in rendered(actual)
+    assert "same name, new" in rendered(actual)
 
 
-def test_the_table_has_a_row_a_topic() -> None:
+def test_codecs_and_dropped_batches_are_counted_over_all_topics() -> None:
     counts = TopicCounts()
     counts.codecs = {"zstd": Amount(4, 1, 1), "none": Amount(2, 1, 1)}
     counts.dropped = {SegmentKind.ABORTED: Amount(5, 1, 1)}
-    rows = [
-        line for line in rendered(report(topic(counts=counts), topic("bills", added_partitions=2))).splitlines() if "│" in line
+    lines = lines_behind(report(topic(counts=counts), topic("bills", counts=replace(counts, dropped={}))))
+    assert lines[:5] == [
+        "codecs:",
+        "  none: 4 batches (2 B) of orders, bills",
+        "  zstd: 8 batches (2 B) of orders, bills",
+        "dropped:",
+        "  aborted: 5 batches (1 B) of orders",
     ]
-    assert "2 none, 4 zstd" in rows[0]
-    assert "5 aborted" in rows[0]
-    assert "bills (+2 partitions)" in rows[1]
+
+
+def test_the_table_has_a_row_a_topic_and_fits_into_100_columns() -> None:
+    counts = TopicCounts()
+    counts.raw.add(Amount(123_456_789, 1, 1))
+    counts.rebuilds["hole"] = RuleCount("", TopicPartition("orders", 1), 5, 9, Amount(1_234_567, 1, 1))
+    long_name = "payments.europe.settled-transactions.with-a-name-as-long-as-they-are"
+    busy = replace(topic(counts=counts), partition_count=1_000, target=target(f"east.{long_name}", exists=False, created_with={}))
+    busy = replace(
+        busy,
+        topic=long_name,
+        samples={TopicPartition("orders", 0): PartitionSample(position=0, end=98_765_432_100, reached=1, read_bytes=5)},
+    )
+    out = io.StringIO()
+    show(report(busy, topic("bills", added_partitions=2)), Console(file=out, width=100), as_json=False)
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if len(line) > 100] == []
+    assert any("98,765,432,100" in line and "123,456,789" in line and "1,234,567" in line for line in lines)
+    assert any("bills" in line and "same name, +2" in line for line in lines)
 
 
 def test_json_is_one_document_and_nothing_else() -> None:

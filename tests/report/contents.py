@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind, RecordedVerification
 from shallow_mirror.operations.status import RunStatus, StatusReport
 from shallow_mirror.report.offset_map_chart import MapPicture, map_picture
 from shallow_mirror.report.page import ReportContent
 from shallow_mirror.report.time_series import history_of
+from shallow_mirror.report.verifications import ShownVerification
 from shallow_mirror.streaming.watch import PartitionStatus
 from shallow_mirror.types import SourcePartition, TopicPartition
 
@@ -106,6 +107,29 @@ def a_picture(source: SourcePartition, transactions: int) -> MapPicture | None:
     return map_picture(source, map_rows(*segments))
 
 
+def a_verification(topic: str, **result: Any) -> ShownVerification:
+    """One of a topic; `result` as `VerifyReport.summary`."""
+    found = {
+        "partition_count": 12,
+        "record_count": 4_000,
+        "difference_counts": {},
+        "uncovered_count": 0,
+        "uncovered": [],
+        "unchecked_offsets": 0,
+    }
+    recorded = RecordedVerification(
+        audit_id="a",
+        scope={"topics": [topic], "deep": False},
+        host="here",
+        version="0.1",
+        began_at_ms=1_795_000_000_000,
+        finished_at_ms=1_795_000_900_000,
+        result={**found, **result},
+        ends={},
+    )
+    return ShownVerification(recorded=recorded, copied_since_offsets=70, other_partitions=0)
+
+
 def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-west", transactions: int = 0) -> ReportContent:
     place = SourcePartition(name, "id", 3)
     partitions = tuple(
@@ -162,5 +186,6 @@ def content(rows: Sequence[Mapping[str, Any]] = (), *, name: str = "orders-east-
         problems=[counted_problem] if rows else [],
         runs=runs if rows else [],
         pauses=[],
+        verifications=[a_verification(name)] if rows else [],
         picture=a_picture(place, transactions) if rows else None,
     )

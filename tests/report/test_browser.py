@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.report.contents import EVIL, content, many_rows
+from tests.report.test_evidence_page import mirror_file, page_of, partition, report
 
 from shallow_mirror.report.page import page
 
@@ -78,6 +79,16 @@ def test_every_plot_has_room_no_text_is_cut_or_covered_and_both_colour_schemes_c
     assert (layout["wide"], layout["empty"], layout["outside"], layout["overlapping"]) == (False, 0, [], [])
     paper, ink = _brightness(layout["background"]), _brightness(layout["color"])
     assert (paper < 60 and ink > 180) if dark else (paper > 220 and ink < 80)
+
+
+@pytest.mark.parametrize("width", [1000, 420])
+def test_the_page_of_a_verification_fits_into_the_window(browser: str, tmp_path: Path, width: int) -> None:
+    verified = report(
+        partitions=tuple(partition(number, f"a-topic-with-a-name-as-long-as-they-are-{number}") for number in range(30)),
+        uncovered=("orders" * 40,),
+    )
+    layout = _layout(browser, tmp_path, page_of(mirror_file(tmp_path), verified), dark=False, width=width)
+    assert layout["wide"] is False
 
 
 def test_a_screenshot_shows_plots_in_more_than_one_colour(browser: str, tmp_path: Path) -> None:

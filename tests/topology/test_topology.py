@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,7 +14,9 @@ from tests.support.exit_codes import exit_code
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.topology import Topology, build_svg, read_topology
-from shallow_mirror.topology.flows import example_topics
+from shallow_mirror.topology.flows import Flow, Node, build_topology, example_topics
+from shallow_mirror.topology.label_places import Rect
+from shallow_mirror.topology.topology_svg import arrows_of, box_places, labels_of
 
 
 def cluster(name: str, servers: str | None = None) -> dict[str, Any]:
@@ -110,6 +113,75 @@ def test_bad_folders_and_files_are_clear_errors(tmp_path: Path) -> None:
 def test_names_with_markup_are_escaped_in_the_picture(tmp_path: Path) -> None:
     write(tmp_path, "ab", "a", "b", ["<b>&.*"])
     ET.fromstring(build_svg(read_topology(tmp_path)))
+
+
+TOPOLOGIES: dict[str, list[tuple[str, str]]] = {
+    "both directions": [("east", "west"), ("west", "east")],
+    "ring of five": list(itertools.pairwise("abcdea")),
+    "fan-in": [(name, "hub") for name in ("berlin", "paris", "rome", "madrid", "oslo", "wien", "bern", "prag")],
+    "several between two": [("east", "west")] * 6,
+    "every pair of four": list(itertools.permutations("abcd", 2)),
+    "every pair of five": list(itertools.permutations("abcde", 2)),
+    "to itself": [("a", "a"), ("a", "b")],
+}
+
+
+def topology_of(edges: list[tuple[str, str]]) -> Topology:
+    names = dict.fromkeys(name for edge in edges for name in edge)
+    nodes = [Node(key=name, kind="cluster", names=(name,), addresses=(f"kafka.{name}:9092",)) for name in names]
+    flows = [
+        Flow(
+            kind="mirror",
+            name=f"{source}-to-{target}-{number}",
+            file="m.yaml",
+            source=source,
+            target=target,
+            source_alias=source,
+            include=(f"orders-{number}.*",),
+            exclude=(),
+            target_name="{source}.{topic}",
+        )
+        for number, (source, target) in enumerate(edges)
+    ]
+    return build_topology(nodes, flows, None)
+
+
+@pytest.mark.parametrize("name", list(TOPOLOGIES))
+def test_no_arrow_crosses_the_label_of_another_and_no_two_labels_meet(name: str) -> None:
+    topology = topology_of(TOPOLOGIES[name])
+    places = box_places(topology.nodes)
+    arrows = arrows_of(topology.flows, places)
+    labels = labels_of(arrows, places)
+    boxes = [Rect(x, y, 168, 46) for x, y in places.values()]
+    for arrow, label in itertools.product(arrows, labels):
+        assert arrow.flow is label.flow or not label.place.is_crossed(arrow.points), (arrow.flow.name, label.flow.name)
+    for first, second in itertools.combinations([label.place for label in labels] + boxes, 2):
+        assert not first.meets(second)
+    # The head of each arrow is seen, and each label lies on its own arrow.
+    for arrow, label in zip(arrows, labels, strict=True):
+        assert not any(other.place.holds(arrow.points[-1]) for other in labels)
+        assert label.place.is_crossed(arrow.points)
+
+
+def test_a_flow_without_room_for_its_label_has_a_number_and_a_line_below(tmp_path: Path) -> None:
+    topology = topology_of(TOPOLOGIES["every pair of five"])
+    places = box_places(topology.nodes)
+    numbered = [label for label in labels_of(arrows_of(topology.flows, places), places) if label.number is not None]
+    assert [label.number for label in numbered] == list(range(1, len(numbered) + 1))
+    assert numbered
+    texts = [text.text for text in ET.fromstring(build_svg(topology)).iter("{http://www.w3.org/2000/svg}text")]
+    for label in numbered:
+        assert str(label.number) in texts
+        assert f"{label.number}: mirror {label.flow.name}: {label.flow.include[0]} as {{source}}.{{topic}}" in texts
+
+
+@pytest.mark.parametrize("name", list(TOPOLOGIES))
+def test_the_picture_holds_all_of_its_parts(name: str) -> None:
+    root = ET.fromstring(build_svg(topology_of(TOPOLOGIES[name])))
+    left, top, width, height = map(float, root.attrib["viewBox"].split())
+    for element in root.iter("{http://www.w3.org/2000/svg}text"):
+        assert left <= float(element.attrib["x"]) <= left + width
+        assert top <= float(element.attrib["y"]) <= top + height
 
 
 @pytest.mark.parametrize(

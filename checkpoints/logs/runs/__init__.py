@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from shallow_mirror.checkpoints.logs.runs.verify_log import (
         FLUSH_S as FLUSH_S,
+        RecordedVerification as RecordedVerification,
         VerifiedRange as VerifiedRange,
         VerifyIdentity as VerifyIdentity,
         VerifyLog as VerifyLog,

@@ -5,10 +5,11 @@ An interrupted verification continues from it.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from shallow_mirror.checkpoints.rows.codec import Inline, Json, TimeMs, row_codec
 from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
@@ -37,7 +38,9 @@ class VerifyIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRange:
-    """A range of a partition that was verified."""
+    """A range of a partition that was verified. `COUNTS`: the fields that are added up."""
+
+    COUNTS: ClassVar = ("batch_count", "opened_batch_count", "record_count", "source_bytes", "target_bytes")
 
     source: SourcePartition
     source_range: Annotated[OffsetRange, Inline("source_")]
@@ -54,6 +57,8 @@ class VerifiedRange:
     """By kind."""
     differences: Annotated[Sequence[Mapping[str, Any]], Json()]
     """The first of them."""
+    digest: str | None = None
+    """Of everything that was found equal, hexadecimal; those of ranges are added. None in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +69,57 @@ class AuditRow:
     verified: Annotated[VerifiedRange | None, Inline()] = None
     outcome: str
     verified_at_ms: TimeMs
+    result: Annotated[Mapping[str, Any] | None, Json()] = None
+    """Of the whole verification, in its last row: as `VerifyReport.summary`. None as well in rows of older releases."""
 
 
 AUDIT = row_codec(AuditRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedVerification:
+    """A verification as the table has it."""
+
+    audit_id: str
+    scope: Mapping[str, Any]
+    """`topics` (None: all), `deep`, and for the end of a migration `after` and `known`."""
+    host: str
+    version: str
+    began_at_ms: int
+    finished_at_ms: int | None
+    """None: it was interrupted, or is under way."""
+    result: Mapping[str, Any] | None
+    """None as well if an older release has verified."""
+    ends: Mapping[SourcePartition, int]
+    """The source offset up to which each partition was compared."""
+
+    @classmethod
+    def newest(cls, tables: BestEffortTables, most: int) -> list[RecordedVerification]:
+        """Return the verifications that began last, the newest first."""
+        begun = sorted(_read(tables, Comparison("outcome", "=", BEGUN)), key=lambda row: row.verified_at_ms, reverse=True)
+        finished = {row.identity.audit_id: row for row in _read(tables, Comparison("outcome", "=", FINISHED))}
+        return [
+            cls(
+                audit_id=row.identity.audit_id,
+                scope=json.loads(row.identity.scope),
+                host=row.identity.host,
+                version=row.identity.version,
+                began_at_ms=row.verified_at_ms,
+                finished_at_ms=None if (end := finished.get(row.identity.audit_id)) is None else end.verified_at_ms,
+                result=None if end is None else end.result,
+                ends=_ends(tables, row.identity.audit_id),
+            )
+            for row in begun[:most]
+        ]
+
+
+def _ends(tables: BestEffortTables, audit_id: str) -> dict[SourcePartition, int]:
+    ends: dict[SourcePartition, int] = {}
+    for row in _read(tables, Comparison("audit_id", "=", audit_id)):
+        if row.verified is not None:
+            source = row.verified.source
+            ends[source] = max(ends.get(source, 0), row.verified.source_range.end)
+    return ends
 
 
 def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
@@ -113,8 +166,10 @@ class VerifyLog:
         if self._clock() - self._flushed >= self._flush_s:
             self.flush()
 
-    def finish(self) -> None:
-        self._add(FINISHED)
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Record the end of the verification, with its result, and write all rows."""
+        self._add(FINISHED, result=result)
+        self.flush()
 
     def flush(self) -> None:
         if self._waiting:
@@ -122,6 +177,7 @@ class VerifyLog:
             self._tables.flush()
         self._waiting, self._flushed = [], self._clock()
 
-    def _add(self, outcome: str, verified: VerifiedRange | None = None) -> None:
-        row = AuditRow(identity=self._identity, verified=verified, outcome=outcome, verified_at_ms=self._now_ms())
+    def _add(self, outcome: str, verified: VerifiedRange | None = None, *, result: Mapping[str, Any] | None = None) -> None:
+        at_ms = self._now_ms()
+        row = AuditRow(identity=self._identity, verified=verified, outcome=outcome, verified_at_ms=at_ms, result=result)
         self._waiting.append(row)

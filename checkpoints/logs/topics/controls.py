@@ -7,7 +7,8 @@ Rows are only added. A topic has two states with an owner each, which change ind
   answers with `handed-over` once it plans nothing of the topic any more and every micro-batch that was planned before has ended.
   Only then the other mirror, which has `receive`, may write to it.
 
-A fail-over ends a mirror for good (`fail-over`, on each of its topics): no run of it starts again.
+A fail-over ends a mirror for good (`fail-over`, on each of its topics): no run of it starts again, unless the fail-over is
+aborted (`abort-fail-over`).
 
 `forget` is about one topic id, not about a name: nothing of that topic is copied any more, and nothing is reported of it.
 """

@@ -81,6 +81,30 @@ def back(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_j
         _conduct(files, lambda: fail_back(files, printed, options), printed, as_json)
 
 
+@failover.command("abort")
+def abort(
+    file: File,
+    despite_groups: Annotated[
+        bool, typer.Option("--despite-groups", help="Abort although groups have committed offsets at the target since.")
+    ] = False,
+    takes_over: TakeOver = False,
+) -> None:
+    """Take a fail-over back that was a false alarm: the mirror may start again, and continues where it ended.
+
+    Refused where the target is in use: records of others in its topics, groups with members or with other offsets.
+    """
+    from shallow_mirror.migration import Options
+    from shallow_mirror.migration.failover import abort_failover, view
+
+    files = load_failover(file, "failover abort")
+    with (
+        interruptible(_CONTINUES),
+        view.Printed("failover abort: waits for both clusters and the tables to answer", files) as printed,
+    ):
+        abort_failover(files, printed, Options(takes_over=takes_over), despite_groups=despite_groups)
+    print(f"fail-over {files.config.failover}: aborted; start mirror {files.mirror.mirror} again: it continues where it ended")
+
+
 @failover.command("status")
 def status(file: File, as_json: AsJson = False) -> None:
     """Show every step that was done, and by group what is repeated or missing at most. Asks no cluster."""

@@ -75,6 +75,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "failover run": _FAILOVER,
     "failover status": _FAILOVER,
     "failover back": _FAILOVER,
+    "failover abort": _FAILOVER,
 }
 """A new command that reads such a file needs an entry."""
 

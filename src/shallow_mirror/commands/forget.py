@@ -14,7 +14,7 @@ from shallow_mirror.commands.sessions import session_for
 
 def forget(
     conf: Conf,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of source topics.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of source topics.")],
     is_applied: Annotated[bool, typer.Option("--apply", help="Close it. This cannot be undone.")] = False,
 ) -> None:
     """Show what is left of topics that were deleted, or deleted and created again, on either cluster; close it with --apply.

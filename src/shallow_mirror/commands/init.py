@@ -14,7 +14,7 @@ def init(
     kinds: Annotated[
         list[StarterKind] | None,
         typer.Argument(
-            metavar="KIND...", help="mirror, archive, restore, migration, failover, prometheus, grafana, systemd, kubernetes."
+            metavar="KIND", help="mirror, archive, restore, migration, failover, prometheus, grafana, systemd, kubernetes."
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder of the files.")] = Path(),
@@ -22,7 +22,7 @@ def init(
 ) -> None:
     """Write a commented mirror file with its schema for editors, or other files to begin with.
 
-    prometheus: alerts; grafana: the dashboard; systemd and kubernetes: services.
+    prometheus: alerts; grafana: dashboards of mirrors, archives and migrations; systemd and kubernetes: services.
     """
     for path in write_starter_files(kinds or [StarterKind.MIRROR], folder, is_forced=is_forced):
         print(path)

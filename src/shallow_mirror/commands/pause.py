@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.config import MirrorConfig
 
-Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of source topics.")]
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of source topics.")]
 
 
 def pause(conf: Conf, topics: Topics) -> None:

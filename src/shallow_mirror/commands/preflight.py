@@ -19,6 +19,9 @@ def preflight(
         typer.Option("--sample", metavar="BYTES", min=1, help="Number of bytes to sample of each partition (default: 64 MiB)."),
     ] = None,
     reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the current log ends.")] = False,
+    is_sized: Annotated[
+        bool, typer.Option("--size", help="Look at the traffic of the last 24 hours, and show the cores and memory for it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check what the mirror would do: batches that are copied, rebuilt or refused (exit code 1), settings, ACLs, duration.
@@ -40,7 +43,7 @@ def preflight(
         interruptible("nothing was changed"),
         progress_on(Console(stderr=True), "preflight") as on_progress,
     ):
-        report = preflight_mirror(config, spark=spark, sample_bytes=sample_bytes, on_progress=on_progress)
+        report = preflight_mirror(config, spark=spark, sample_bytes=sample_bytes, is_sized=is_sized, on_progress=on_progress)
     view.show(report, stdout_console(), as_json=as_json)
     if not report.is_fine:
         raise typer.Exit(EXIT_REFUSED)

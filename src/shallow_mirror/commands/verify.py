@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
 from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import interruptible, session_for
+from shallow_mirror.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import MirrorConfig, RestoreConfig
+    from shallow_mirror.verify import VerifyReport
 
 
 def verify(
@@ -19,6 +27,13 @@ def verify(
     ] = None,
     is_deep: Annotated[bool, typer.Option("--deep", help="Open every batch and compare records.")] = False,
     from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an interrupted run of verify.")] = False,
+    report_to: Annotated[
+        Path | None, typer.Option("--report", metavar="NAME", help="Write the result to NAME.json and NAME.html as well.")
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="Sign both with this Ed25519 key (PEM): NAME.json.sig, NAME.html.sig."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read both clusters through the offset map and report every difference (exit code 1).
@@ -32,6 +47,7 @@ def verify(
     from shallow_mirror.verify import verify_mirror, verify_restore
 
     config = load_mirror_or_restore(conf, "verify")
+    keep = _keeper(config, report_to, key, topics)
     with (
         interruptible("what was verified is kept: the same command continues from there"),
         session_for(config) as spark,
@@ -39,12 +55,45 @@ def verify(
     ):
         if isinstance(config, RestoreConfig):
             report = verify_restore(
-                config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
+                config,
+                topics=topics,
+                is_deep=is_deep,
+                from_start=from_start,
+                on_progress=on_progress,
+                spark=spark,
+                on_stopped=keep,
             )
         else:
             report = verify_mirror(
-                config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
+                config,
+                topics=topics,
+                is_deep=is_deep,
+                from_start=from_start,
+                on_progress=on_progress,
+                spark=spark,
+                on_stopped=keep,
             )
+        keep(report)
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _keeper(
+    config: MirrorConfig | RestoreConfig, name: Path | None, key: Path | None, topics: list[str] | None
+) -> Callable[[VerifyReport], None]:
+    """Return what is called with the result. Raises ConfigError at once for a key or a folder that cannot be used."""
+    if name is None:
+        if key is not None:
+            raise ConfigError("--key signs the files of --report: give --report NAME as well")
+        return lambda report: None
+    from shallow_mirror.report.evidence import EvidenceFiles, evidence_document
+    from shallow_mirror.report.signature import Signer
+
+    files = EvidenceFiles.of(name, None if key is None else Signer.load(key))
+    began_at = datetime.now(UTC)
+
+    def keep(report: VerifyReport) -> None:
+        files.write(evidence_document(config, report, topics, began_at, datetime.now(UTC), files.signer))
+
+    return keep

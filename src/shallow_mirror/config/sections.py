@@ -216,6 +216,11 @@ class GroupSettings(NamePatterns):
         return values.parse_sync(self.sync)
 
     @property
+    def is_followed(self) -> bool:
+        """Return whether the log of the source's groups is read, if the permissions allow it."""
+        return self.sync_s is not None and self.follow != "off"
+
+    @property
     def keep_s(self) -> float:
         return values.parse_interval(self.keep)
 

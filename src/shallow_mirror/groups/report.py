@@ -110,6 +110,10 @@ class GroupLag:
     """Since the oldest commit that can be moved and is not at the target yet; 0: all are. None: they are not followed."""
     new_count: int = 0
     """Commits that were read from the source's log since the last time this was reported."""
+    is_followed: bool | None = None
+    """False: commits are polled, although `groups.follow` asks for more, and there are some. None: they need not be followed."""
+    repeated_count: int | None = None
+    """As `GroupSyncPass.repeated_count`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

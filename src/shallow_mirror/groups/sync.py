@@ -83,6 +83,7 @@ class GroupSyncer:
         self._listed_at = -math.inf
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
         self._passed_at: datetime | None = None
+        self._last: GroupSyncPass | None = None
         self._whole_at: datetime | None = None
         self._count = self._counted_commits = self._reported_commits = 0
 
@@ -112,7 +113,7 @@ class GroupSyncer:
             followed_count=max(0, self._source.commit_count() - self._counted_commits),
             repeated_count=None if self.is_following else self._repeated(read_count, now),
         )
-        self._counted_commits, self._passed_at = self._source.commit_count(), now
+        self._counted_commits, self._passed_at, self._last = self._source.commit_count(), now, done
         record_pass(self._history, done, changed)
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
@@ -128,7 +129,14 @@ class GroupSyncer:
         """Return what the target lacks of the groups' commits, with those that were read since this was called last."""
         count = self._source.commit_count()
         new_count, self._reported_commits = max(0, count - self._reported_commits), count
-        return GroupLag(self._oldest_s(), new_count)
+        has_groups = self._last is None or self._last.partition_count > 0
+        is_polled = self._not_followed is not None and has_groups
+        return GroupLag(
+            age_s=self._oldest_s(),
+            new_count=new_count,
+            is_followed=True if self.is_following else False if is_polled else None,
+            repeated_count=None if self._last is None else self._last.repeated_count,
+        )
 
     def _oldest_s(self) -> float | None:
         if not isinstance(self._source, FollowedCommits):
@@ -354,6 +362,7 @@ class GroupSync(PassThread[GroupSyncPass]):
             error_name=type(error).__name__,
         )
         self._report(occurrence, level)
+        self._on_lag(self._syncer.lag())
         if not self._is_step:  # there may be many, and a pass that fails as well says so
             record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
 

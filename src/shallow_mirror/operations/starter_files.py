@@ -30,9 +30,15 @@ _SETTINGS = {
     StarterKind.MIGRATION: "migration-example.yaml",
     StarterKind.FAILOVER: "failover-example.yaml",
 }
-_SINGLE_FILES = {StarterKind.PROMETHEUS: "prometheus-rules.yaml", StarterKind.GRAFANA: "grafana-dashboard.json"}
+_FILES = {
+    StarterKind.PROMETHEUS: ("prometheus-rules.yaml",),
+    StarterKind.GRAFANA: ("grafana-dashboard.json", "grafana-archive.json", "grafana-migration.json"),
+}
 _FOLDER_OF_EXAMPLES = "../data/"
 """In the repository, data lies beside the folder of the examples; in a folder of the user's, within it."""
+_DEFAULT_SYNC = 'sync: "off"                       # or 30 seconds: synchronize'
+_SYNC_OF_NEW_MIRRORS = "sync: 30 seconds                  # or off, the default: synchronize"
+"""The example shows defaults. A new mirror synchronizes groups: without it, a fail-over has no offsets to continue from."""
 
 
 def starter_files(kind: StarterKind) -> dict[str, str]:
@@ -41,10 +47,10 @@ def starter_files(kind: StarterKind) -> dict[str, str]:
     if kind in _SETTINGS:
         schema = f"{kind}.schema.json"
         settings = (templates / _SETTINGS[kind]).read_text(encoding="utf-8").replace(_FOLDER_OF_EXAMPLES, "")
+        settings = settings.replace(_DEFAULT_SYNC, _SYNC_OF_NEW_MIRRORS)
         return {f"{kind}.yaml": settings, schema: (templates / schema).read_text(encoding="utf-8")}
-    if kind in _SINGLE_FILES:
-        name = _SINGLE_FILES[kind]
-        return {name: (templates / name).read_text(encoding="utf-8")}
+    if kind in _FILES:
+        return {name: (templates / name).read_text(encoding="utf-8") for name in _FILES[kind]}
     folder = templates / kind
     return {
         f"{kind}/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name)

@@ -10,8 +10,10 @@ from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
 from shallow_mirror.broker.produce import read_receipts
 from shallow_mirror.broker.produce.txn import describe_txn, timeout_problem
 from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.config import GroupSettings
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
+from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.kafka.protocol import refuse_used_ids, require_known_receipts
@@ -20,7 +22,7 @@ from shallow_mirror.streaming.runs import ON_SOURCE_TOPICS, ON_TARGET_TOPICS, TO
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 _PURPOSE = "control"
-_TXN_TOPIC, _GROUP_TOPIC = "__transaction_state", "__consumer_offsets"
+_TXN_TOPIC = "__transaction_state"
 
 
 def broker_problems(
@@ -66,7 +68,7 @@ def slot_problems(
     yield from (Finding(Level.STOPS, f"cluster {alias}", what) for what in missing)
     if missing:
         return
-    listed = target.metadata([_TXN_TOPIC, _GROUP_TOPIC], deadline()).topics
+    listed = target.metadata([_TXN_TOPIC, GROUP_LOG], deadline()).topics
 
     def ask_txns() -> None:
         if offset_map is None:
@@ -81,7 +83,7 @@ def slot_problems(
         else:
             require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline())
 
-    for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
+    for topic, ask in ((_TXN_TOPIC, ask_txns), (GROUP_LOG, ask_receipts)):
         code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION
         if is_forbidden(code) and offset_map is None:
             what = f"whether another application uses {names[0]} is not known: topic {topic} is not visible to the mirror's user"
@@ -117,6 +119,19 @@ def source_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) 
     """Pure."""
     for source in plans:
         yield from _missing_rights("source", rights, source, ON_SOURCE_TOPICS)
+
+
+def group_log_problems(rights: Permissions, groups: GroupSettings) -> Iterator[Finding]:
+    """Pure. `rights` on the topic in which the source's coordinators keep what groups commit; `groups` ask to follow it."""
+    level, effect = Level.STOPS, "groups.follow is required"
+    if groups.follow != "required":
+        level = Level.DOUBT
+        effect = (
+            f"until then offsets of groups are polled once per {groups.sync}, and a fail-over without the source repeats the "
+            "records that groups read between two of these"
+        )
+    for grant in missing_on_topic(rights, GROUP_LOG, ON_SOURCE_TOPICS):
+        yield Finding(level, f"source topic {GROUP_LOG}", f"{grant}; {effect}")
 
 
 def target_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:

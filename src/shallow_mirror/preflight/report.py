@@ -10,6 +10,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
 from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.schema_check import SchemaUse
+from shallow_mirror.preflight.size import Size
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.verdict_counts import TopicCounts
 from shallow_mirror.types import TopicPartition
@@ -71,6 +72,10 @@ class PreflightReport:
     """The mirror's own first if it is known."""
     schema_uses: tuple[SchemaUse, ...] = ()
     """Topics whose keys or values begin with ids of the source's Schema Registry."""
+    is_sized: bool = False
+    """`size` was asked for."""
+    size: Size | None = None
+    """What a mirror needs for the traffic of the last day. None as well if nothing was read."""
 
     @property
     def is_fine(self) -> bool:
@@ -114,6 +119,7 @@ class PreflightReport:
                 for pace in self.paces
             ],
             "findings": [finding.document() for finding in self.findings],
+            "size": None if self.size is None else self.size.document(),
             "schema_ids": [use.document() for use in self.schema_uses],
             "topics": [topic.document() for topic in self.topics],
         }

@@ -18,9 +18,12 @@ from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.operations.status import run_status
 from shallow_mirror.preflight.clusters import (
     broker_problems,
+    group_log_problems,
     read_broker_settings,
     slot_problems,
     source_right_problems,
@@ -35,7 +38,10 @@ from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
 from shallow_mirror.preflight.schema_check import SchemaCheck, SchemaUse, registry_topic_findings
 from shallow_mirror.preflight.schema_ids import SchemaIdSampler
+from shallow_mirror.preflight.size import HOURS, Size
+from shallow_mirror.preflight.sizing import size_for
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
+from shallow_mirror.preflight.traffic import hourly_ends
 from shallow_mirror.schemas import open_registries
 from shallow_mirror.sinks.kafka import id_count, transactional_ids
 from shallow_mirror.sinks.kafka.targets import IS_WRITTEN_BY_OTHERS, WRITTEN_BY_OTHERS, written_offsets
@@ -54,17 +60,20 @@ def preflight_mirror(
     *,
     spark: Any = None,
     sample_bytes: int | None = DEFAULT_SAMPLE_BYTES,
+    is_sized: bool = False,
     on_progress: OnProgress = ignore_progress,
     clock: Callable[[], float] = time.monotonic,
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> PreflightReport:
     """Check everything between the mirror's positions and the current log ends, or `sample_bytes` of each partition.
 
-    `spark`: the session that reaches tables in a catalog. Problems that would stop the mirror are in the report. Raises
+    `spark`: the session that reaches tables in a catalog. `is_sized`: also look at the traffic of the last 24 hours, and say
+    what a mirror needs for it. Problems that would stop the mirror are in the report. Raises
     ConfigError (the mirror file, another mirror's map, brokers without a supported version), OffsetMapConflictError,
     RetriableError (a cluster does not answer).
     """
     with _opened(config, spark, clock) as preflight:
-        return preflight.run(sample_bytes, on_progress)
+        return preflight.run(sample_bytes, on_progress, now_ms() if is_sized else None)
 
 
 def start_problems(
@@ -115,7 +124,8 @@ class _Preflight:
         self._check_topics(offset_map, handed_over)
         return self._findings
 
-    def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
+    def run(self, sample_bytes: int | None, on_progress: OnProgress, sized_at_ms: int | None) -> PreflightReport:
+        """Return the report. `sized_at_ms`: the time now, to look at the traffic before it; None: not wanted."""
         began = self._clock()
         self._read_clusters()
         offset_map = self._open_map()
@@ -132,7 +142,9 @@ class _Preflight:
         )
         reports = self._sample_topics(topics, reader, on_progress)
         self._findings += _of_other_writers(written, self._written_offsets(watched), topics.unmirrored)
-        paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
+        reading = reading_pace(reader.read_bytes, reader.seconds)
+        paces = (self._mirror_pace(offset_map), reading)
+        size = None if sized_at_ms is None else self._size(topics, reports, reading, sized_at_ms)
         return PreflightReport(
             mirror=self._config.mirror,
             sample_bytes=sample_bytes,
@@ -145,6 +157,8 @@ class _Preflight:
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),
             schema_uses=self._schema_uses,
+            is_sized=sized_at_ms is not None,
+            size=size,
         )
 
     def _check_topics(self, offset_map: OffsetMap | None, handed_over: Collection[str]) -> _Topics:
@@ -183,6 +197,16 @@ class _Preflight:
         self._findings += [*sampler.findings, *sampler.library_problems(), *registry_topic_findings(counts)]
         self._schema_uses = () if schema_ids is None else self._check_schemas(schema_ids)
         return reports
+
+    def _size(self, topics: _Topics, reports: Sequence[TopicReport], reading: Pace | None, now_ms: int) -> Size | None:
+        try:
+            ends = hourly_ends(self._source, topics.backlogs, now_ms, self._deadline)
+        except ConfigError as error:  # a log whose records the broker cannot read has no offsets by time
+            what = f"the traffic of the last {HOURS} hours is not known: {error}"
+            self._findings.append(Finding(Level.UNKNOWN, f"cluster {self._config.source.alias}", what))
+            return None
+        slots = self._config.write.slots
+        return size_for(reports, ends, trigger_s=self._config.trigger_s, reading=reading, configured_slots=slots)
 
     def _is_mirror_over(self, offset_map: OffsetMap | None) -> bool:
         """Return whether nothing of this mirror writes now, as far as this host can tell."""
@@ -254,6 +278,9 @@ class _Preflight:
         of_source = request_permissions(self._source, sorted(partitions), self._deadline())
         of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
+        if self._config.groups.is_followed:
+            of_log = request_permissions(self._source, [GROUP_LOG], self._deadline())
+            self._findings += group_log_problems(of_log, self._config.groups)
         self._findings += target_right_problems(of_target, plans)
         return plans, targets
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,10 +14,11 @@ from rich.text import Text
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.preflight.findings import Level, sentences
 from shallow_mirror.preflight.report import PreflightReport, TopicReport
+from shallow_mirror.preflight.size import HEADROOM, HOURS
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.preflight.verdict_counts import Amount, RuleCount
+from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
 
-_NUMBERS = ("partitions", "offsets", "read", "batches", "records", "raw", "rebuilt", "refused")
+_NUMBERS = ("partitions", "offsets", "read", "raw", "rebuilt", "refused")
 _TITLES = {
     Level.STOPS: "the mirror would stop, or would not start:",
     Level.DOUBT: "warnings:",
@@ -66,13 +68,17 @@ def _answer(report: PreflightReport) -> str:
 def _reach(report: PreflightReport) -> str:
     """How much of the backlog the counts are of."""
     backlog, read = report.backlog, sum(topic.counts.read.size_bytes for topic in report.topics)
+    data = Amount()
+    for topic in report.topics:
+        data.add(topic.counts.data)
+    seen = f", {_number(data.record_count, 'record', 'records')} in {_number(data.batch_count, 'batch', 'batches')}"
     if backlog.is_exact:
-        return f"all {backlog.offsets:,} offsets were read: {_size(read)}"
+        return f"all {backlog.offsets:,} offsets were read: {_size(read)}{seen}"
     offsets = sum(sample.read_offsets for topic in report.topics for sample in topic.samples.values())
     bound = (
         "" if report.sample_bytes is None else f" (a sample: about {_size(report.sample_bytes)} of each partition; --all for all)"
     )
-    return f"{offsets:,} of {backlog.offsets:,} offsets were read: {_size(read)}{bound}"
+    return f"{offsets:,} of {backlog.offsets:,} offsets were read: {_size(read)}{seen}{bound}"
 
 
 def lines_behind(report: PreflightReport) -> list[str]:
@@ -82,9 +88,12 @@ def lines_behind(report: PreflightReport) -> list[str]:
         lines += [title, *(f"  {sentence}" for sentence in findings)] if findings else []
     lines += _rule_lines("refused:", (topic.counts.refusals for topic in report.topics))
     lines += _rule_lines("rebuilt:", (topic.counts.rebuilds for topic in report.topics))
+    lines += _kinds_lines("codecs:", report.topics, lambda counts: counts.codecs)
+    lines += _kinds_lines("dropped:", report.topics, lambda counts: {kind.value: of_it for kind, of_it in counts.dropped.items()})
     lines += _small_batches_lines(report)
     lines += _created_lines(report.topics)
     lines += ["schema ids:", *(f"  {use}" for use in report.schema_uses)] if report.schema_uses else []
+    lines += _size_lines(report) if report.is_sized else []
     return [*lines, *_time_lines(report)]
 
 
@@ -171,36 +180,85 @@ def _time_lines(report: PreflightReport) -> Iterator[str]:
 
 
 def _table(topics: Iterable[TopicReport]) -> Table:
-    table = Table(title="batches by what a mirror would do", title_justify="left")
-    for name in ("topic", "target", *_NUMBERS[:5], "codecs", *_NUMBERS[5:], "dropped batches"):
-        table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    # Names wrap, numbers never do: the whole table fits into 100 columns.
+    table = Table(title="batches by what a mirror would do", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("topic", "target", *_NUMBERS):
+        is_number = name in _NUMBERS
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
     for topic in topics:
         counts = topic.counts
         table.add_row(
             Text(topic.topic),
-            Text(_target(topic.target)),
+            Text(_target(topic.target, topic.topic)),
             f"{topic.partition_count:,}",
             f"{topic.backlog.offsets:,}",
             _size(counts.read.size_bytes),
-            f"{counts.data.batch_count:,}",
-            f"{counts.data.record_count:,}",
-            _mix({name: amount.batch_count for name, amount in counts.codecs.items()}),
             f"{counts.raw.batch_count:,}",
             f"{counts.rebuilt.batch_count:,}",
             f"{counts.refused.batch_count:,}",
-            _mix({kind.value: amount.batch_count for kind, amount in counts.dropped.items()}),
         )
     return table
 
 
-def _target(plan: TargetPlan) -> str:
+def _target(plan: TargetPlan, topic: str) -> str:
+    name = "same name" if plan.topic == topic else plan.topic
     if plan.exists:
-        return f"{plan.topic} (+{counted(plan.added_partitions, 'partition')})" if plan.added_partitions else plan.topic
-    return f"{plan.topic} (new)" if plan.created_with is not None else f"{plan.topic} (missing)"
+        return f"{name}, +{counted(plan.added_partitions, 'partition')}" if plan.added_partitions else name
+    return f"{name}, new" if plan.created_with is not None else f"{name}, missing"
 
 
-def _mix(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
+def _kinds_lines(title: str, topics: Iterable[TopicReport], amounts: Callable[[TopicCounts], Mapping[str, Amount]]) -> list[str]:
+    """Return a line for each kind of batches, over all topics."""
+    totals: dict[str, Amount] = {}
+    names: dict[str, list[str]] = {}
+    for topic in topics:
+        for kind, amount in amounts(topic.counts).items():
+            totals.setdefault(kind, Amount()).add(amount)
+            names.setdefault(kind, []).append(topic.topic)
+    return (
+        [
+            title,
+            *(
+                f"  {kind}: {_number(total.batch_count, 'batch', 'batches')} ({_size(total.size_bytes)}) of {listed(names[kind])}"
+                for kind, total in sorted(totals.items())
+            ),
+        ]
+        if totals
+        else []
+    )
+
+
+def _size_lines(report: PreflightReport) -> Iterator[str]:
+    """Yield what a mirror needs for the traffic; what is published comes with the name of its corpus."""
+    size = report.size
+    if size is None:
+        yield "size: not known, because nothing was read, or the source does not say where its logs ended before"
+        return
+    yield "size, by the traffic of the source (measured) and figures of docs/reference (published, by corpus):"
+    yield (
+        f"  traffic: {_size(size.busiest_hour_bytes_per_s)}/s in the busiest of the last {HOURS} hours, "
+        f"{_size(size.last_hour_bytes_per_s)}/s in the last one"
+    )
+    for traffic in size.classes:
+        yield (
+            f"  batches as {traffic.corpus} ({_size(traffic.batch_bytes)} on average): {_size(traffic.bytes_per_s)}/s of "
+            f"{listed(traffic.topics)}"
+        )
+    if size.unknown_partitions:
+        partitions = _number(size.unknown_partitions, "partition", "partitions")
+        yield f"  left out: {partitions} of which nothing was read"
+    yield (
+        f"  mirror: {_number(size.cores, 'core', 'cores')}, {size.memory_mb / 1_000:.1f} GB of memory, "
+        f"{_number(size.slots, 'slot', 'slots')} (write.slots: {size.configured_slots}): enough for {HEADROOM:.0f} times the "
+        f"busiest hour, which keeps {size.mirror_cpu:.2f} cores busy"
+    )
+    yield f"  target: {size.target_cpu:.2f} cores of all its brokers together in the busiest hour, with one replica"
+    if size.slots > size.configured_slots:
+        yield f"  raise write.slots to {size.slots}"
+    if size.is_partition_too_busy:
+        rate, of_slot = _size(size.busiest_partition_bytes_per_s), _size(size.slot_bytes_per_s)
+        more = f"more than one slot copies ({of_slot}/s): its lag would grow"
+        yield f"  {size.busiest_partition} has {rate}/s in the busiest hour, {more}"
 
 
 def _number(count: int, singular: str, plural: str) -> str:

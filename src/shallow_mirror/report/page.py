@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -16,10 +15,11 @@ from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import short
+from shallow_mirror.report.html_parts import duration, moment, moment_of, section, table, whole_page
 from shallow_mirror.report.offset_map_chart import MapPicture
 from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
-from shallow_mirror.report.style import STYLE
 from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, MicroBatchHistory, grouped, lag_points, rates
+from shallow_mirror.report.verifications import ShownVerification
 from shallow_mirror.streaming.watch import PartitionStatus
 
 PARTITIONS_SHOWN, TOPICS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 50, 20, 50
@@ -35,7 +35,8 @@ class ReportContent:
     """`problems` and `runs`: of the last runs, newest last. `micro_batch_count`: of the mirror's life; `is_cut`: `history` has
     the last ones only.
 
-    `picture` None: no partition has an offset. `pauses`: of the mirror's life, in order of time.
+    `picture` None: no partition has an offset. `pauses`: of the mirror's life, in order of time. `verifications`: the last ones,
+    newest first.
     """
 
     status: StatusReport
@@ -48,6 +49,7 @@ class ReportContent:
     problems: Sequence[CountedProblem]
     runs: Sequence[Mapping[str, Any]]
     pauses: Sequence[PausedInterval]
+    verifications: Sequence[ShownVerification]
     picture: MapPicture | None
 
 
@@ -56,36 +58,37 @@ def page(content: ReportContent) -> str:
     name = escape(status.mirror)
     body = "".join(
         [
-            f"<header><h1>{name}</h1><p>{escape(content.source)} → {escape(content.target)} · {_moment(status.at_ms)} · "
+            f"<header><h1>{name}</h1><p>{escape(content.source)} → {escape(content.target)} · {moment(status.at_ms)} · "
             f"shallow-mirror {escape(content.version)}</p></header>",
-            _notices(status, content.pauses),
+            _notices(status, content.pauses, content.verifications),
             _tiles(content),
             *_plots(content),
-            _section("Partitions", "those with the largest lag", _partitions(status.partitions)),
-            _section(
+            section("Partitions", "those with the largest lag", _partitions(status.partitions)),
+            section(
                 "Offsets of topics", "preserved: equal on both clusters, translated: by the offset map", _topics(status.topics)
             )
             if status.topics
             else "",
-            _section("Pauses", "of topics, the newest first, UTC", _pauses(content.pauses, status.at_ms))
+            section("Pauses", "of topics, the newest first, UTC", _pauses(content.pauses, status.at_ms))
             if content.pauses
             else "",
-            _section("Problems", "problems of the last runs, the newest first", _problems(content.problems)),
-            _section("Runs", "the newest first", _runs(content.runs, content.status.run)),
+            section(
+                "Verifications",
+                "by `shallow-mirror verify`, the newest first, UTC; copied since: source offsets",
+                _verifications(content),
+            ),
+            section("Problems", "problems of the last runs, the newest first", _problems(content.problems)),
+            section("Runs", "the newest first", _runs(content.runs, content.status.run)),
         ]
     )
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{name}: {_kind(status)} report</title><style>{STYLE}</style>'
-    )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
+    return whole_page(f"{status.mirror}: {_kind(status)} report", body)
 
 
 def _kind(status: StatusReport) -> str:
     return "restore" if status.is_restore else "mirror"
 
 
-def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
+def _notices(status: StatusReport, pauses: Sequence[PausedInterval], verifications: Sequence[ShownVerification]) -> str:
     lines = [] if status.run is None else [_run_sentence(status.run)]
     if status.run is None:
         lines.append("No run yet.")
@@ -94,16 +97,30 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
     if status.target_problem is not None:
         lines.append(f"The target does not answer: {status.target_problem}")
     if status.waiting_for is not None:
-        lines.append(f"The {_kind(status)} waits since {_moment(status.waiting_since_ms)} for: {status.waiting_for}")
+        lines.append(f"The {_kind(status)} waits since {moment(status.waiting_since_ms)} for: {status.waiting_for}")
     if status.quarantined_batches:
         lines.append(
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
         )
     if status.groups is not None and (repeats := status.groups.repeats_sentence) is not None:
         lines.append(f"Consumer groups: {repeats}")
+    lines.append(_last_verification(verifications))
     lines += _paused_now(pauses)
     lines += [f"Open at the source: {transaction.sentence(status.at_ms)}" for transaction in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
+
+
+def _last_verification(verifications: Sequence[ShownVerification]) -> str:
+    """Return the result of the last verification that has ended, with its time: it says nothing about later records."""
+    ended = [verification for verification in verifications if verification.recorded.finished_at_ms is not None]
+    if not ended:
+        return "No verification that has ended is recorded: `shallow-mirror verify` compares both clusters."
+    last = ended[0]
+    newer = " A newer one has not ended." if verifications[0] is not last else ""
+    return (
+        f"Last verification: ended {moment(last.recorded.finished_at_ms)} UTC, of {last.scope}: {last.outcome}; found equal: "
+        f"{last.equal}; not covered: {last.not_covered}; copied since: {counted(last.copied_since_offsets, 'offset')}.{newer}"
+    )
 
 
 def _paused_now(pauses: Sequence[PausedInterval]) -> list[str]:
@@ -111,15 +128,15 @@ def _paused_now(pauses: Sequence[PausedInterval]) -> list[str]:
     paused = [pause for pause in pauses if pause.until_ms is None]
     if not paused:
         return []
-    names = ", ".join(f"{pause.topic} since {_moment(pause.since_ms)}" for pause in paused[:TOPICS_NAMED])
+    names = ", ".join(f"{pause.topic} since {moment(pause.since_ms)}" for pause in paused[:TOPICS_NAMED])
     more = len(paused) - TOPICS_NAMED
     return [f"Paused by an operator: {names}" + (f" and {counted(more, 'more topic')}." if more > 0 else ".")]
 
 
 def _run_sentence(run: RunStatus) -> str:
-    who = f"Run {run.run_epoch} on {run.host} (pid {run.pid}), since {_moment(run.started_at_ms)}"
+    who = f"Run {run.run_epoch} on {run.host} (pid {run.pid}), since {moment(run.started_at_ms)}"
     if run.outcome is not None:
-        return f"{who}: ended {_moment(run.ended_at_ms)}: {run.outcome}"
+        return f"{who}: ended {moment(run.ended_at_ms)}: {run.outcome}"
     if run.is_alive is None:
         return f"{who}: on another host, no exit was recorded"
     return f"{who}: running" if run.is_alive else f"{who}: not running; no exit was recorded (killed?)"
@@ -134,7 +151,7 @@ def _tiles(content: ReportContent) -> str:
     if status.partitions:
         tiles = [
             ("lag now", "?" if lag is None else f"{lag:,}", "offsets"),
-            ("latest partition", "?" if latest_ms is None else _duration(latest_ms / 1000), "behind"),
+            ("latest partition", "?" if latest_ms is None else duration(latest_ms / 1000), "behind"),
             *tiles,
         ]
     covered = f"the last {len(content.history):,} are shown" if content.is_cut else ""
@@ -146,7 +163,7 @@ def _tiles(content: ReportContent) -> str:
         tiles += [
             ("records", short(history.records.sum()), f"{short(history.size_bytes.sum())}B"),
             ("raw", f"{share:.1%}", f"of {short(copied)} batches"),
-            ("a micro-batch", _duration(float(median)), f"median; p99 {_duration(float(high))}"),
+            ("a micro-batch", duration(float(median)), f"median; p99 {duration(float(high))}"),
         ]
     made = "".join(
         f"<li><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(more)}</small></li>" for name, value, more in tiles
@@ -158,24 +175,24 @@ def _plots(content: ReportContent) -> list[str]:
     history = content.history
     if len(history) == 0:
         empty = f"<p>{_NO_MICRO_BATCH}</p>"
-        return [_section("Micro-batches", "", empty), _section("Offset map", _about_map(content.picture), _map(content.picture))]
+        return [section("Micro-batches", "", empty), section("Offset map", _about_map(content.picture), _map(content.picture))]
     series = rates(history)
     frame = _TimeFrame.of(content, list(series.edges_s))
     return [
         _throughput(frame, "bytes", "B/s", list(series.bytes_per_s)),
         _throughput(frame, "records", "records/s", list(series.records_per_s)),
         _offsets_left(frame, history),
-        _section(
+        section(
             "Where the time of a micro-batch goes",
             "ms, mean of the micro-batches of a bar; without the time between them",
             _bars("latency of a micro-batch by step, ms", grouped(history, history.step_ms, is_mean=True), _STEPS_CSS, "ms"),
         ),
-        _section(
+        section(
             "Batches",
             "of the micro-batches of a bar; dropped: markers and aborted ones",
             _bars("batches by verdict", grouped(history, history.batches, is_mean=False), _BATCHES_CSS, "batches"),
         ),
-        _section("Offset map", _about_map(content.picture), _map(content.picture)),
+        section("Offset map", _about_map(content.picture), _map(content.picture)),
     ]
 
 
@@ -192,7 +209,7 @@ class _TimeFrame:
 
     @classmethod
     def of(cls, content: ReportContent, edges_s: Sequence[float]) -> _TimeFrame:
-        when = f"{_moment(edges_s[0] * 1000)} to {_moment(edges_s[-1] * 1000)}, UTC"
+        when = f"{moment(edges_s[0] * 1000)} to {moment(edges_s[-1] * 1000)}, UTC"
         window = (edges_s[0], edges_s[-1], content.status.at_ms / 1000)
         bands = paused_bands(content.pauses, *window)
         paused = paused_label(pause.topic for pause in in_window(content.pauses, *window)) if bands else ""
@@ -203,7 +220,7 @@ class _TimeFrame:
 def _throughput(frame: _TimeFrame, what: str, unit: str, per_s: Sequence[float]) -> str:
     y = charts.value_axis(max(per_s))
     chart = charts.area_chart(f"{what} a second{frame.suffix}", frame.x, y, frame.edges_s, per_s, unit, frame.bands)
-    return _section(f"Throughput, {what} a second", frame.when, chart + frame.legend)
+    return section(f"Throughput, {what} a second", frame.when, chart + frame.legend)
 
 
 def _offsets_left(frame: _TimeFrame, history: MicroBatchHistory) -> str:
@@ -213,7 +230,7 @@ def _offsets_left(frame: _TimeFrame, history: MicroBatchHistory) -> str:
         y, points = charts.value_axis(max(4.0, lags.max())), list(zip(at_s, lags, strict=True))
         chart = charts.line_chart(f"offsets left{frame.suffix}", frame.x, y, points, "offsets", frame.bands) + frame.legend
     about = f"by each micro-batch, of those its plan knew of, over all partitions; {frame.when}"
-    return _section("Offsets left", about, chart)
+    return section("Offsets left", about, chart)
 
 
 def _bars(title: str, groups: Groups, parts: Sequence[tuple[str, str]], unit: str) -> str:
@@ -259,26 +276,26 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
             partition.position,
             partition.end,
             partition.lag_offsets,
-            None if partition.lag_ms is None else _duration(partition.lag_ms / 1000),
+            None if partition.lag_ms is None else duration(partition.lag_ms / 1000),
         )
         for partition in ordered[:PARTITIONS_SHOWN]
     ]
     more = len(ordered) - len(rows)
     columns = ("topic", "partition", "position", "log end", "lag, offsets", "behind")
-    return _table(columns, rows) + (f"<p>and {more:,} more</p>" if more else "")
+    return table(columns, rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
 def _topics(topics: Sequence[TopicOffsets]) -> str:
     ordered = sorted(topics, key=lambda topic: (topic.offsets != PRESERVED, topic.topic))
     rows = [(topic.topic, topic.offsets, topic.filler_count) for topic in ordered[:TOPICS_SHOWN]]
     more = len(ordered) - len(rows)
-    return _table(("topic", "offsets", "fillers"), rows) + (f"<p>and {more:,} more</p>" if more else "")
+    return table(("topic", "offsets", "fillers"), rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
 def _problems(problems: Sequence[CountedProblem]) -> str:
     rows = [
         (
-            _moment(problem.last_at_ms),
+            moment(problem.last_at_ms),
             problem.run_epoch,
             problem.problem.kind.value,
             problem.occurrences,
@@ -287,7 +304,22 @@ def _problems(problems: Sequence[CountedProblem]) -> str:
         )
         for problem in reversed(problems[-PROBLEMS_SHOWN:])
     ]
-    return _table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
+    return table(("last", "run", "kind", "times", "problem", "remedy"), rows, wide=(4, 5))
+
+
+def _verifications(content: ReportContent) -> str:
+    rows = [
+        (
+            moment(shown.recorded.began_at_ms),
+            "not ended" if shown.recorded.finished_at_ms is None else moment(shown.recorded.finished_at_ms),
+            shown.scope,
+            f"{shown.outcome}; found equal: {shown.equal}",
+            shown.not_covered,
+            shown.copied_since_offsets,
+        )
+        for shown in content.verifications
+    ]
+    return table(("began", "ended", "asked for", "result", "not covered", "copied since"), rows, wide=(2, 3, 4))
 
 
 def _pauses(pauses: Sequence[PausedInterval], now_ms: int) -> str:
@@ -296,14 +328,14 @@ def _pauses(pauses: Sequence[PausedInterval], now_ms: int) -> str:
     rows = [
         (
             pause.topic,
-            _moment(pause.since_ms),
-            "still paused" if pause.until_ms is None else _moment(pause.until_ms),
-            _duration(max(0, (now_ms if pause.until_ms is None else pause.until_ms) - pause.since_ms) / 1000),
+            moment(pause.since_ms),
+            "still paused" if pause.until_ms is None else moment(pause.until_ms),
+            duration(max(0, (now_ms if pause.until_ms is None else pause.until_ms) - pause.since_ms) / 1000),
         )
         for pause in ordered[:PAUSES_SHOWN]
     ]
     more = len(ordered) - len(rows)
-    return _table(("topic", "paused", "resumed", "duration"), rows) + (f"<p>and {more:,} more</p>" if more else "")
+    return table(("topic", "paused", "resumed", "duration"), rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
 def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:
@@ -312,46 +344,11 @@ def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:
         (
             run["run_epoch"],
             f"{run['host']} (pid {run['pid']})",
-            _moment_of(run["started_at"]),
-            _moment_of(run["ended_at"]),
+            moment_of(run["started_at"]),
+            moment_of(run["ended_at"]),
             run["outcome"] or ("running" if run["run_epoch"] == running else "no exit was recorded"),
             run["version"],
         )
         for run in list(reversed(runs))[:RUNS_SHOWN]
     ]
-    return _table(("run", "on", "started", "ended", "outcome", "version"), rows)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wide: Sequence[int] = ()) -> str:
-    if not rows:
-        return "<p>None.</p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(_cell(value, number in wide) for number, value in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(value: Any, is_wide: bool) -> str:
-    if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
-    css = ' class="wide"' if is_wide else ""
-    return f"<td{css}>{escape('?' if value is None else str(value))}</td>"
-
-
-def _section(title: str, about: str, body: str) -> str:
-    more = f'<p class="about">{escape(about)}</p>' if about else ""
-    return f"<section><h2>{escape(title)}</h2>{more}{body}</section>"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
-
-
-def _moment(at_ms: float | None) -> str:
-    return "?" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _moment_of(at: datetime | None) -> str:
-    return "" if at is None else _moment(at.timestamp() * 1000)
+    return table(("run", "on", "started", "ended", "outcome", "version"), rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from shallow_mirror.operations.status import gather_status
 from shallow_mirror.report.offset_map_chart import COLUMNS, MapPicture, map_picture
 from shallow_mirror.report.page import RUNS_SHOWN, ReportContent, page
 from shallow_mirror.report.time_series import history_of
+from shallow_mirror.report.verifications import shown_verifications
+from shallow_mirror.report.written_file import write_whole
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.version import __version__
 
@@ -27,13 +28,7 @@ def write_report(
     config: MirrorConfig | RestoreConfig, out: Path, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> None:
     """`topic` and `partition`: of the chart. Raises ConfigError (no map yet, no such partition, `out` cannot be written)."""
-    text = page(gather_content(config, topic=topic, partition=partition, spark=spark))
-    draft = out.with_name(f"{out.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(out)
-    except OSError as error:
-        raise ConfigError(f"cannot write the report to {out}: {error.strerror or error}") from error
+    write_whole(out, page(gather_content(config, topic=topic, partition=partition, spark=spark)).encode())
 
 
 def gather_content(
@@ -44,7 +39,8 @@ def gather_content(
     tables = storage.best_effort_tables()
     recorded = offset_map.recorded()
     newest, run_epoch = (0, 0) if recorded is None else (recorded.micro_batch, recorded.run_epoch)
-    chosen = choose_partition(offset_map.positions(), topic, partition)
+    positions = offset_map.positions()
+    chosen = choose_partition(positions, topic, partition)
     recent = (Comparison("micro_batch", ">", newest - MICRO_BATCHES_READ),)
     return ReportContent(
         status=gather_status(config, spark=spark),
@@ -57,6 +53,7 @@ def gather_content(
         problems=read_problems(tables, run_epoch),
         runs=_read_runs(tables, run_epoch),
         pauses=Controls.open(storage).paused_intervals(),
+        verifications=shown_verifications(tables, positions),
         picture=None if chosen is None else _read_picture(offset_map, chosen),
     )
 

@@ -32,7 +32,8 @@ th { text-align: left; color: var(--soft); font-weight: 600; }
 th, td { padding: 4px 12px 4px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 td { white-space: nowrap; }
 td.number { font-variant-numeric: tabular-nums; }
-td.wide { white-space: normal; min-width: 240px; overflow-wrap: anywhere; }
+td.wide { white-space: normal; min-width: 160px; overflow-wrap: anywhere; }
+section li, code { overflow-wrap: anywhere; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 6px 0 0; padding: 0; font-size: 13px; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px; }
 .tick { fill: var(--soft); }

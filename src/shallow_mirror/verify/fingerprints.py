@@ -56,6 +56,8 @@ _BATCH_CONTENT = np.dtype(
         "itemsize": _CONTENT_BYTES,
     }
 )
+_DIGESTED = np.dtype([("offset", ">i8"), ("partner", ">i8"), ("level", "u1"), ("content", "u1", (_CONTENT_BYTES,))])
+DIGEST_BYTES = 32
 _KEPT_ATTRIBUTES = ~(TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT)
 _RECORD_CONTENT = struct.Struct("<qII24s")
 _LENGTHS = struct.Struct("<ii")
@@ -166,6 +168,20 @@ def same_content(source: Items, target: Items) -> npt.NDArray[np.bool_]:
     """Pairwise, for items of equal number. Damaged ones equal nothing."""
     same = (source["content"] == target["content"]).all(axis=1) & (source["level"] == target["level"])
     return np.asarray(same & (source["level"] != Level.DAMAGED), np.bool_)
+
+
+def digest_of(items: Items) -> int:
+    """Return the sum of a BLAKE2b digest (256 bits) of each item, not reduced; of source items with a partner.
+
+    It depends on offsets at the source, offsets at the target, and contents, and not on the order of the items: parts of a
+    partition can be digested alone and added.
+    """
+    digested = np.empty(len(items), _DIGESTED)
+    digested["offset"], digested["partner"], digested["level"] = items["offset"], items["partner"], items["level"]
+    digested["content"] = np.ascontiguousarray(items["content"]).view(np.uint8).reshape(-1, _CONTENT_BYTES)
+    buffer, size = digested.tobytes(), _DIGESTED.itemsize
+    digests = (hashlib.blake2b(buffer[pos : pos + size], digest_size=DIGEST_BYTES) for pos in range(0, len(buffer), size))
+    return sum(int.from_bytes(digest.digest()) for digest in digests)
 
 
 def joined(items: Sequence[Items]) -> Items:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shallow_mirror.verify.fingerprints import NOWHERE, Items, Level, joined, no_items, same_content
+from shallow_mirror.verify.fingerprints import NOWHERE, Items, Level, digest_of, joined, no_items, same_content
 from shallow_mirror.verify.map_index import Bools
 
 
@@ -27,14 +27,17 @@ class Leftovers:
 
 
 class Matcher:
-    """`batches`, `records` and `offsets` of the source count equal items, with the records of batches that were opened."""
+    """`batches`, `records` and `offsets` of the source count equal items, with the records of batches that were opened.
+
+    `digest`: of the equal items, as `digest_of`.
+    """
 
     def __init__(self) -> None:
         self._source, self._target = no_items(), no_items()
         self._left_source: list[Items] = []
         self._left_target: list[Items] = []
         self.left_records = 0
-        self.batches = self.records = self.offsets = 0
+        self.batches = self.records = self.offsets = self.digest = 0
 
     def add_source(self, items: Items) -> None:
         self._source = joined([self._source, items])
@@ -60,6 +63,7 @@ class Matcher:
         self.batches += int((equal["level"] == Level.BATCH).sum())
         self.records += int(equal["records"].sum())
         self.offsets += int((equal["end"] - equal["offset"]).sum())
+        self.digest += digest_of(equal)
         return Leftovers(source[~paired_source], target[~paired_target])
 
     def count_with(self, other: Matcher) -> None:
@@ -67,6 +71,7 @@ class Matcher:
         self.batches += other.batches
         self.records += other.records
         self.offsets += other.offsets
+        self.digest += other.digest
 
     def take_leftovers(self) -> Leftovers:
         """Return and forget the leftovers since the last call, unless they match each other: rows may be out of order."""

@@ -28,6 +28,7 @@ from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
 from shallow_mirror.verify.map_index import Longs, plan_range_pairs
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
 from shallow_mirror.verify.partition_reader import LogReader, LogView
+from shallow_mirror.verify.partition_results import PartitionResults, digest_text
 from shallow_mirror.verify.progress import OnProgress, ProgressMeter
 from shallow_mirror.verify.quarantined import QuarantineCheck
 from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
@@ -93,6 +94,11 @@ class MirrorVerifier:
         self._clock = clock
         self._began = clock()
         self._tally = Tally()
+        self._results = PartitionResults()
+        self._names: Sequence[str] = ()
+        self._identity: VerifyIdentity | None = None
+        self._continues = False
+        self._cluster_ids: tuple[str | None, str | None] = (None, None)
         self._verified: dict[tuple[SourcePartition, TargetPartition], tuple[int, int]] = {}
         self._progress = ProgressMeter(on_progress, self._tally)
         self._partition_count = 0
@@ -102,27 +108,33 @@ class MirrorVerifier:
         """Offsets of the source whose copies the target has deleted, and where its log begins, by target partition."""
 
     def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
-        names = self._load_metadata(topics)
-        identity, continues = self._begin(tables, topics, from_start)
-        log = VerifyLog(tables, identity, clock=self._clock, flush_s=self._options.flush_s)
-        if not continues:
-            log.begin()
+        """Compare all partitions. The verification is recorded as finished by `finish` alone."""
+        self._names = self._load_metadata(topics)
+        identity, self._continues = self._begin(tables, topics, from_start)
+        self._identity = identity
+        self._log = VerifyLog(tables, identity, clock=self._clock, flush_s=self._options.flush_s)
+        if not self._continues:
+            self._log.begin()
         try:
-            for name in names:
+            for name in self._names:
                 for pair in self._partition_pairs(name):
                     if not self._forgotten.has(pair.source):
-                        self._verify_partition(pair, log)
-            log.finish()
+                        self._verify_partition(pair, self._log)
         finally:
-            log.flush()
-        return self._report(identity, names, continues=continues)
+            self._log.flush()
+        return self.report()
+
+    def finish(self, report: VerifyReport) -> None:
+        """Record the result. `report`: that of `run`, with its coverage."""
+        self._log.finish(report.summary())
 
     def _load_metadata(self, topics: Sequence[str] | None) -> list[str]:
         """Return the names of the topics to verify.
 
         The target's log ends are read before the map: so the map has rows for all that they cover, or has them soon.
         """
-        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
+        self._cluster_ids = source_id, target_id = self._source.cluster_id(), self._target.cluster_id()
+        self._map.require_clusters(source=source_id, target=target_id)
         targets = _topic_partitions(self._map.positions(), topics, "target")
         self._target.load_metadata(targets)
         self._target_ends = {
@@ -178,6 +190,7 @@ class MirrorVerifier:
             source_end, target_end = self._verified.get(pair, (0, 0))
             self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
             self._tally.restore(verified)
+            self._results.add_range(verified)
         identity = VerifyIdentity(
             audit_id=str(uuid.uuid4()) if interrupted is None else interrupted[0],
             scope=scope,
@@ -197,12 +210,14 @@ class MirrorVerifier:
         self._partition_count += 1
         self._preserved_partition_count += pair.is_preserved
         self._filler_count += pair.filler_count
-        self._tally.add_differences(
-            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
-            for problem in pair.problems
+        self._note(
+            pair,
+            [
+                _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
+                for problem in pair.problems
+            ],
+            Counter({Unchecked.SOURCE_TOPIC_GONE: pair.gone_offsets}),
         )
-        if pair.gone_offsets:
-            self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
         self._check_quarantine(pair)
         if self._is_target_gone(pair):
             self._report_missing_target(pair)
@@ -228,7 +243,15 @@ class MirrorVerifier:
                 is_first = number == 0 and verified is None
                 result = verify_range(readers, range_pair, is_first=is_first, on_position=on_position)
                 self._tally.add(result)
-                log.note(_verified_range(pair, result))
+                verified_range = _verified_range(pair, result)
+                self._results.add_range(verified_range)
+                log.note(verified_range)
+
+    def _note(self, pair: PartitionPair, differences: Sequence[Difference], unchecked: Counter[Unchecked]) -> None:
+        """Count what belongs to a partition, and to none of its ranges."""
+        self._tally.add_differences(differences)
+        self._tally.unchecked += unchecked
+        self._results.add(pair.source, pair.target, differences, unchecked)
 
     def _readers(self, pair: PartitionPair) -> PartitionReaders:
         source, source_reopened = self._source.readers(pair.source.topic_partition, pair.rows.start)
@@ -259,8 +282,7 @@ class MirrorVerifier:
         check = QuarantineCheck(self._quarantine, source, target)
         for entry in self._quarantine.entries(of_pair):
             check.check(entry, is_live=entry.segment.source == pair.source)
-        self._tally.add_differences(merged(check.differences))
-        self._tally.unchecked.update(check.unchecked)
+        self._note(pair, merged(check.differences), check.unchecked)
 
     def _is_target_gone(self, pair: PartitionPair) -> bool:
         view = self._target.topic(pair.target.topic)
@@ -271,16 +293,17 @@ class MirrorVerifier:
         if copied.any():
             where = {"source_start": int(pair.rows.start[copied][0]), "source_end": int(pair.rows.end[copied][-1])}
             reason = "the target topic that the map names was deleted, or created again without what was copied to it"
-            self._tally.add_differences([_difference(pair, DifferenceKind.MISSING, reason, **where)])
+            self._note(pair, [_difference(pair, DifferenceKind.MISSING, reason, **where)], Counter())
 
-    def _report(self, identity: VerifyIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
+    def report(self) -> VerifyReport:
+        """Return what was found so far, without what is not covered."""
         tally = self._tally
         return VerifyReport(
             mirror=self._config.mirror,
-            audit_id=identity.audit_id,
-            topics=tuple(names),
+            audit_id="" if self._identity is None else self._identity.audit_id,
+            topics=tuple(self._names),
             is_deep=self._options.is_deep,
-            continues=continues,
+            continues=self._continues,
             seconds=self._clock() - self._began,
             partition_count=self._partition_count,
             **tally.counts(),
@@ -289,6 +312,9 @@ class MirrorVerifier:
             differences=tuple(tally.differences),
             preserved_partition_count=self._preserved_partition_count,
             filler_count=self._filler_count,
+            source_cluster_id=self._cluster_ids[0],
+            target_cluster_id=self._cluster_ids[1],
+            partitions=self._results.results(),
         )
 
 
@@ -333,4 +359,5 @@ def _verified_range(pair: PartitionPair, result: RangeResult) -> VerifiedRange:
         unchecked={why.value: count for why, count in result.unchecked.items()},
         difference_counts=Counter(difference.kind.value for difference in result.differences),
         differences=[difference.document() for difference in result.differences[:SHOWN_DIFFERENCES]],
+        digest=digest_text(result.digest),
     )

@@ -46,6 +46,8 @@ class RangeResult:
     """In order of offsets."""
     unchecked: Counter[Unchecked]
     """Source offsets."""
+    digest: int
+    """Of everything that is equal, as `digest_of`."""
     holes: tuple[OffsetRange, ...] = ()
     """Source offsets in data rows at which the source shows no record."""
 
@@ -112,6 +114,7 @@ class _RangeVerifier:
             target_bytes=self._readers.target.read_bytes - before[1],
             differences=tuple(merged(self._differences)),
             unchecked=+self._unchecked,
+            digest=self._matcher.digest,
             holes=tuple(OffsetRange(absence.start, absence.end) for absence in self._dropped_check.absences),
         )
 

@@ -11,6 +11,7 @@ from shallow_mirror.checkpoints.logs.runs import VerifiedRange
 from shallow_mirror.plurals import counted
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
+from shallow_mirror.verify.partition_results import PartitionResult
 from shallow_mirror.verify.range_verifier import RangeResult
 
 KEPT_DIFFERENCES = 1_000
@@ -21,7 +22,8 @@ SHOWN_DIFFERENCES = 10
 _GONE = "cannot be checked any more"
 _BEGINNINGS = {Unchecked.QUARANTINED: "not copied"}
 
-_COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", "target_bytes")
+RECORDED_SENTENCES = 20
+"""Of what was not covered, so many sentences are kept in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,31 @@ class VerifyReport:
     behind_partitions: int = 0
     closed: tuple[str, ...] = ()
     """Topics that are gone and that the operator has closed with `forget`: they are not compared."""
+    source_cluster_id: str | None = None
+    """None: it did not answer. Of a restore: that of the archived cluster."""
+    target_cluster_id: str | None = None
+    partitions: tuple[PartitionResult, ...] = ()
+    stopped_by: str | None = None
+    """The error that ended the verification before its end. None: it is complete."""
 
     @property
     def is_equal(self) -> bool:
-        """Return whether both sides hold the same; False as well if something is not covered."""
-        return not self.difference_counts and not self.uncovered
+        """Return whether both sides hold the same; False as well if something is not covered, or it was stopped."""
+        return not self.difference_counts and not self.uncovered and self.stopped_by is None
+
+    def summary(self) -> dict[str, Any]:
+        """Return the result for the table `audit`."""
+        return {
+            "is_equal": self.is_equal,
+            "topic_count": len(self.topics),
+            "partition_count": self.partition_count,
+            "record_count": self.record_count,
+            "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
+            "uncovered_count": len(self.uncovered),
+            "uncovered": list(self.uncovered[:RECORDED_SENTENCES]),
+            "unchecked_offsets": sum(self.unchecked.values()),
+            "behind_offsets": self.behind_offsets,
+        }
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -79,6 +101,7 @@ class VerifyReport:
             "unchecked": {why.value: count for why, count in self.unchecked.items()},
             "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
             "differences": [difference.document() for difference in self.differences],
+            "partitions": [partition.document() for partition in self.partitions],
         }
 
     def _ways(self) -> str:
@@ -137,7 +160,7 @@ class Tally:
 
     def counts(self) -> dict[str, Any]:
         """Return them by the names that reports and ranges give them."""
-        return {name: getattr(self, name) for name in _COUNTS}
+        return {name: getattr(self, name) for name in VerifiedRange.COUNTS}
 
     def add(self, result: RangeResult) -> None:
         self._count(result)
@@ -158,7 +181,7 @@ class Tally:
             self._keep(difference)
 
     def _count(self, part: RangeResult | VerifiedRange) -> None:
-        for name in _COUNTS:
+        for name in VerifiedRange.COUNTS:
             setattr(self, name, getattr(self, name) + getattr(part, name))
 
     def _keep(self, difference: Difference) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targe
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
@@ -34,6 +35,13 @@ from shallow_mirror.verify.report import VerifyReport
 
 RANGE_FETCHES = 16
 """Ranges of about this many `read.fetch_bytes` are verified, and recorded, at once."""
+
+OnStopped = Callable[[VerifyReport], None]
+"""Called before an error is raised. The report has `stopped_by`, and no coverage."""
+
+
+def ignore_stop(report: VerifyReport) -> None:
+    return None
 
 
 def verify_mirror(
@@ -49,6 +57,7 @@ def verify_mirror(
     flush_s: float = FLUSH_S,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
+    on_stopped: OnStopped = ignore_stop,
 ) -> VerifyReport:
     """Compare the records of both clusters through the offset map, as far as it is settled.
 
@@ -59,7 +68,7 @@ def verify_mirror(
     catalog, the session that has it. Differences are in the report. Without `after`, the report is not equal either if a part
     of the mirror file's scope could not be compared. Raises ConfigError (no map, another mirror's clusters, a missing
     permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is too large to be opened); the
-    progress until then is kept.
+    progress until then is kept, and `on_stopped` is called with what was found so far.
     """
     options = VerifyOptions(is_deep=is_deep, range_bytes=range_bytes or RANGE_FETCHES * config.read.fetch_bytes, flush_s=flush_s)
     storage = TableStorage(config.table_location, spark)
@@ -80,19 +89,23 @@ def verify_mirror(
         verifier = MirrorVerifier(
             config, offset_map, quarantine, source, target, options, on_progress, clock, after, known, forgotten=forgotten
         )
-        # Read before the map is: what the map lacks of it then is not covered.
-        extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
-        report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
-    report = replace(report, closed=_closed(forgotten, topics))
-    if extent is None:
-        return report
-    extent = replace(extent, logs=forgotten.without(extent.logs))
-    offset_map.refresh()  # a running mirror may have taken up since what was new
-    covered = coverage(extent, offset_map.positions())
-    uncovered = covered.uncovered or _if_nothing_compared(report)
-    return replace(
-        report, uncovered=uncovered, behind_offsets=covered.behind_offsets, behind_partitions=covered.behind_partitions
-    )
+        with _reporting_stop(verifier, on_stopped):
+            # Read before the map is: what the map lacks of it then is not covered.
+            extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
+            report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+            report = replace(report, closed=_closed(forgotten, topics))
+            if extent is not None:
+                extent = replace(extent, logs=forgotten.without(extent.logs))
+                offset_map.refresh()  # a running mirror may have taken up since what was new
+                covered = coverage(extent, offset_map.positions())
+                report = replace(
+                    report,
+                    uncovered=covered.uncovered or _if_nothing_compared(report),
+                    behind_offsets=covered.behind_offsets,
+                    behind_partitions=covered.behind_partitions,
+                )
+    verifier.finish(report)
+    return report
 
 
 def _closed(forgotten: ForgottenTopics, topics: Sequence[str] | None) -> tuple[str, ...]:
@@ -110,6 +123,7 @@ def verify_restore(
     flush_s: float = FLUSH_S,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
+    on_stopped: OnStopped = ignore_stop,
 ) -> VerifyReport:
     """Compare the target with the archive, up to the cut of the restore, as `verify_mirror` compares two clusters.
 
@@ -151,13 +165,25 @@ def verify_restore(
     with ClusterReader(config.target.client, where, committed, fetch_bytes=fetch_bytes, is_restored=True, clock=clock) as target:
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
         verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock)
-        report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+        with _reporting_stop(verifier, on_stopped):
+            report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
     uncovered += [
         f"{counted(count, 'offset')} of {partition} were restored and are gone: its log begins at {log_start:,} now, so "
         "retention (or DeleteRecords) has deleted what lies below; restore it again with topics.retention: paused"
         for partition, (count, log_start) in sorted(verifier.deleted_at_target.items())
     ]
-    return replace(report, uncovered=tuple(uncovered) or _if_nothing_compared(report))
+    report = replace(report, uncovered=tuple(uncovered) or _if_nothing_compared(report))
+    verifier.finish(report)
+    return report
+
+
+@contextmanager
+def _reporting_stop(verifier: MirrorVerifier, on_stopped: OnStopped) -> Iterator[None]:
+    try:
+        yield
+    except MirrorError as error:
+        on_stopped(replace(verifier.report(), stopped_by=f"{type(error).__name__}: {error}"))
+        raise
 
 
 def _source_extent(

@@ -81,6 +81,18 @@ def test_the_lag_of_groups_has_no_value_until_their_commits_are_followed() -> No
     assert math.isnan(value(metrics, "group_commit_age_seconds") or 0.0)
 
 
+def test_polling_of_groups_is_0_only_where_commits_could_be_followed() -> None:
+    metrics = metrics_of()
+    assert math.isnan(value(metrics, "groups_followed") or 0.0)
+    metrics.on_group_lag(GroupLag(0.4, 7, is_followed=True))
+    assert value(metrics, "groups_followed") == 1
+    metrics.on_group_lag(GroupLag(None, is_followed=False, repeated_count=30))
+    assert (value(metrics, "groups_followed"), value(metrics, "failover_repeated_records")) == (0, 30)
+    metrics.on_group_lag(GroupLag(None))
+    assert math.isnan(value(metrics, "groups_followed") or 0.0)
+    assert math.isnan(value(metrics, "failover_repeated_records") or 0.0)
+
+
 def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
     metrics = metrics_of(max_topics=2)
     metrics.clusters.update(
@@ -150,15 +162,57 @@ def expressions_of_dashboard(document: Any) -> list[str]:
     return [text for part in document for text in expressions_of_dashboard(part)] if isinstance(document, list) else []
 
 
-def test_the_dashboard_names_metrics_that_exist_and_shows_each_of_ours(repository: Path) -> None:
-    dashboard = json.loads((repository / "conf" / "grafana-dashboard.json").read_text(encoding="utf-8"))
-    asked = set(re.findall(r"\b(?:shallow_mirror|process)_[a-z_]+", " ".join(expressions_of_dashboard(dashboard))))
+def metrics_in(dashboard: Any) -> set[str]:
+    return set(re.findall(r"\b(?:shallow_mirror|process)_[a-z_]+", " ".join(expressions_of_dashboard(dashboard))))
+
+
+@pytest.mark.parametrize("name", ["dashboard", "archive", "migration"])
+def test_a_dashboard_names_metrics_that_exist_and_variables_that_it_has(repository: Path, name: str) -> None:
+    text = (repository / "conf" / f"grafana-{name}.json").read_text(encoding="utf-8")
+    dashboard = json.loads(text)
+    asked = metrics_in(dashboard)
+    assert len(asked) > 10
     assert asked <= names()
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]} | {"__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", text)) <= variables
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    cells = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)), "no panel lies on another"
+
+
+def test_dashboards_have_names_of_their_own(repository: Path) -> None:
+    dashboards = [json.loads(path.read_text(encoding="utf-8")) for path in (repository / "conf").glob("grafana-*.json")]
+    assert len(dashboards) == 3
+    assert len({dashboard["uid"] for dashboard in dashboards}) == len({dashboard["title"] for dashboard in dashboards}) == 3
+
+
+def test_the_dashboard_of_archives_shows_what_archives_and_restores_have(repository: Path) -> None:
+    """They have no lag and no state of clusters: docs/reference/metrics.md."""
+    text = (repository / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    rows = text.partition("| metric | meaning |")[2].partition("| `lag_offsets`")[0]
+    theirs = {PREFIX + name for name in re.findall(r"^\| `([a-z_]+)`", rows, re.MULTILINE)} | {f"{PREFIX}left_out_partitions"}
+    theirs |= {
+        PREFIX + name for cell in re.findall(r"^\| (`[^|]+) \|", rows, re.MULTILINE) for name in re.findall(r"`([a-z_]+)`", cell)
+    }
+    dashboard = json.loads((repository / "conf" / "grafana-archive.json").read_text(encoding="utf-8"))
+    asked = {name.removesuffix("_bucket") for name in metrics_in(dashboard) if name.startswith(PREFIX)}
+    assert asked == theirs
+
+
+def test_the_dashboard_of_mirrors_shows_each_of_our_metrics(repository: Path) -> None:
+    dashboard = json.loads((repository / "conf" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    asked = metrics_in(dashboard)
     assert {
         name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket") for name in names() if name.startswith(PREFIX)
     } == {name.removesuffix("_sum").removesuffix("_count").removesuffix("_bucket") for name in asked if name.startswith(PREFIX)}
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert len(ids) == len(set(ids))
 
 
 def test_the_documented_alerts_and_metrics_exist(repository: Path) -> None:

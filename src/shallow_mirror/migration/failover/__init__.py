@@ -7,6 +7,7 @@ from shallow_mirror.lazy_names import lazy_names
 if TYPE_CHECKING:
     from shallow_mirror.migration.failover import view as view
     from shallow_mirror.migration.failover.session import (
+        abort_failover as abort_failover,
         fail_back as fail_back,
         fail_over as fail_over,
         plan_failover as plan_failover,

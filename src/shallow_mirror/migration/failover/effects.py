@@ -26,6 +26,7 @@ from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Ou
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.groups.sync_plan import committed_offsets
 from shallow_mirror.migration.conductor_ports import Detail
+from shallow_mirror.migration.failover.abort import group_problems, moved_digests, source_problems, target_problems
 from shallow_mirror.migration.failover.conductor import Reports
 from shallow_mirror.migration.failover.divergence import Divergence
 from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, losses_of, to_count
@@ -201,7 +202,8 @@ class FailoverEffects:
     def move_groups(self) -> Detail:
         report = self.report_groups(datetime.now(UTC), is_applied=True)
         if report is None or report.as_of is None:
-            return {"groups": 0, "offsets": 0, "nearest": 0, "observed_at": None, "left": []}
+            committed = moved_digests(self.files)
+            return {"groups": 0, "offsets": 0, "nearest": 0, "observed_at": None, "left": [], "committed": committed}
         groups, nearest = report.groups, 0
         if self.files.config.groups.inexact == "nearest":
             with closing(GroupClient(self.files.mirror.target.client, self.files.mirror.target_cluster_name)) as client:
@@ -219,7 +221,28 @@ class FailoverEffects:
                 for partition in mirrored
                 if partition.is_left
             ],
+            "committed": moved_digests(self.files),
         }
+
+    def abort_problems(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
+        """Return everything that is in the way of taking the fail-over back."""
+        if not self.source_answers():
+            return [f"{self.files.mirror.source_cluster_name} does not answer: there is nothing to go back to"]
+        offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
+        metadata = reach(self._target, self.files.mirror.target_cluster_name, request_deadline())
+        offset_map.require_clusters(target=metadata.cluster_id)
+        return [
+            *source_problems(self.files, offset_map),
+            *target_problems(self.files, self._target, offset_map.positions(), state),
+            *group_problems(self.files, state, despite_groups=despite_groups),
+        ]
+
+    def release(self) -> None:
+        """Let the mirror start again."""
+        mirror = self.files.mirror
+        controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
+        if fenced := sorted(controls.read().failed_over):
+            controls.add("abort-fail-over", fenced)
 
     def count_losses(self, state: FailoverState) -> Detail:
         """Return what each group repeats and lacks at most."""

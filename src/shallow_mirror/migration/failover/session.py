@@ -15,7 +15,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.failover.conductor import FailoverConductor, Reports
 from shallow_mirror.migration.failover.effects import FailoverEffects
-from shallow_mirror.migration.failover.state import FailoverState, state_of
+from shallow_mirror.migration.failover.state import ABORTED_OUT, ABORTING, FailoverState, state_of
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.session import Options, owned_log, require_sole
@@ -27,12 +27,19 @@ def read_failover(files: FailoverFiles) -> FailoverState:
     return state_of(MigrationLog.open(TableStorage(config.table_location), config.failover).rows())
 
 
+def _unaborted(files: FailoverFiles) -> FailoverState:
+    state = read_failover(files)
+    if state.is_aborting:
+        raise ConfigError(f"an abort has begun: finish it with `shallow-mirror failover abort {files.config.path}`")
+    return state
+
+
 def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despite_source: bool = False) -> FailoverState:
     """Fail over, or continue it. Safe to call again after any error; asks the source for nothing.
 
     Raises ConfigError with everything that is in the way before anything is done, FencedError, RecoverNeededError.
     """
-    state = read_failover(files)
+    state = _unaborted(files)
     if state.next_step(Way.OUT) is None:
         return state
     effects = FailoverEffects(files, reports, options, despite_source=despite_source)
@@ -42,7 +49,7 @@ def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despi
 
 def fail_back(files: FailoverFiles, reports: Reports, options: Options) -> FailoverState:
     """Bring the topics back to the source, or continue that. Safe to call again after any error. Raises as `run_migration`."""
-    state = read_failover(files)
+    state = _unaborted(files)
     if state.next_step(Way.BACK) is None:
         return state
     if state.next_step(Way.OUT) is not None:
@@ -54,6 +61,34 @@ def fail_back(files: FailoverFiles, reports: Reports, options: Options) -> Failo
     effects = FailoverEffects(files, reports, options)
     with closing(effects):
         return _perform(files, effects, reports, options, state, Way.BACK)
+
+
+def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, despite_groups: bool = False) -> FailoverState:
+    """Take a fail-over back, or finish that: the mirror may start again, and continues where it ended.
+
+    Raises ConfigError with everything that is in the way, before anything is done: records or offsets of others at the target,
+    a way back that has begun. Raises RetriableError, FencedError.
+    """
+    config = files.config
+    state = read_failover(files)
+    if Way.BACK in state.begun_at:
+        raise ConfigError(
+            "the topics are back already: there is nothing to abort"
+            if state.is_back
+            else f"the way back has begun, and cannot be aborted: finish it with `shallow-mirror failover back {config.path}`"
+        )
+    if not state.begun_at:
+        raise ConfigError("no fail-over was begun: there is nothing to abort")
+    require_sole(state.conductor, options)
+    with closing(FailoverEffects(files, reports, options)) as effects:
+        problems = [] if state.is_aborting else effects.abort_problems(state, despite_groups=despite_groups)
+        if problems:
+            raise ConfigError(problems)
+        with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
+            owner.append(event=ABORTING, wave=Way.OUT.value)
+            effects.release()
+            owner.append(event=ABORTED_OUT, wave=Way.OUT.value)
+    return read_failover(files)
 
 
 def _perform(

@@ -11,6 +11,9 @@ from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
 from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
 
+ABORTING, ABORTED_OUT = "aborting", "aborted"
+"""Events: the fail-over is taken back, after everything was checked; it was. A command that was killed between is continued."""
+
 KEEPING = "keeping"
 """Event: `detail` has the ranges (`writes`) that are copied next: a command that was killed is continued with the same ones."""
 
@@ -27,6 +30,10 @@ class FailoverState:
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
     conductor: ConductorState | None = None
+    is_aborting: bool = False
+    """An abort has begun, and has not ended."""
+    aborted_at: datetime | None = None
+    """When the last fail-over was aborted."""
 
     @property
     def is_failed_over(self) -> bool:
@@ -59,8 +66,16 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     begun_at: dict[Way, datetime] = {}
     keeping: list[Mapping[str, Any]] = []
     waiting: Mapping[str, Any] | None = None
+    is_aborting, aborted_at = False, None
     for row in rows:
         if not row.wave:
+            continue
+        if row.event in (ABORTING, ABORTED_OUT):
+            is_aborting = row.event == ABORTING
+            if not is_aborting:
+                aborted_at, waiting = row.at, None
+                for forgotten in (done, done_at, begun_at):
+                    forgotten.clear()
             continue
         begun_at.setdefault(Way(row.wave), row.at)
         waiting = row.detail if row.event == WAITING else None
@@ -73,5 +88,12 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
         elif row.event == KEEPING:
             keeping += row.detail["writes"]
     return FailoverState(
-        done=done, done_at=done_at, begun_at=begun_at, keeping=tuple(keeping), waiting=waiting, conductor=conductor_of(rows)
+        done=done,
+        done_at=done_at,
+        begun_at=begun_at,
+        keeping=tuple(keeping),
+        waiting=waiting,
+        conductor=conductor_of(rows),
+        is_aborting=is_aborting,
+        aborted_at=aborted_at,
     )

@@ -96,6 +96,10 @@ def state_text(state: FailoverState, files: FailoverFiles) -> str:
         else str(state.conductor) + (", ended" if state.conductor.has_ended else ", running or killed")
     )
     lines = [f"fail-over {files.config.failover}: {state.phase}; {conductor}"]
+    if state.is_aborting:
+        lines.append("  an abort has begun: finish it with `failover abort`")
+    if state.aborted_at is not None:
+        lines.append(f"  an earlier fail-over was aborted at {state.aborted_at.isoformat(timespec='seconds')}")
     for way in Way:
         if way in state.begun_at:
             lines += _step_lines(state, way)
@@ -164,6 +168,8 @@ def state_document(state: FailoverState, files: FailoverFiles) -> dict[str, Any]
         "conductor": None
         if conductor is None
         else {"epoch": conductor.epoch, "host": conductor.host, "pid": conductor.pid, "has_ended": conductor.has_ended},
+        "is_aborting": state.is_aborting,
+        "aborted_at": None if state.aborted_at is None else state.aborted_at.isoformat(),
         "next_step": None if following is None else following.step.value,
         "waiting": None if state.waiting is None else dict(state.waiting),
         "done": [{"step": step.value, "at": state.done_at[step].isoformat(), **detail} for step, detail in state.done.items()],

@@ -86,6 +86,16 @@ def test_a_resume_of_an_earlier_release_takes_a_topic_back(tmp_path: Path) -> No
     assert controls.read().not_copied == frozenset()
 
 
+def test_a_fail_over_that_is_aborted_lets_the_mirror_continue_and_can_be_made_again(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    controls.add("pause", ["b"])
+    for action, failed_over in (("fail-over", {"a", "b"}), ("abort-fail-over", set()), ("fail-over", {"a", "b"})):
+        controls.add(action, ["a", "b"])  # type: ignore[arg-type]
+        assert controls.read().failed_over.keys() == failed_over
+        assert controls.read().not_copied == failed_over | {"b"}, "a pause stays"
+    assert [interval.until_ms is None for interval in controls.paused_intervals() if interval.topic == "b"] == [True]
+
+
 def test_a_fail_over_is_for_good(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     controls.add("fail-over", ["a"])

@@ -1,0 +1,124 @@
+"""Driver: whether a fail-over that was a false alarm can be taken back, and what is in the way.
+
+The mirror may continue if nobody has used the target: it ended at a decision, its transactions were resolved, and the offsets
+that were committed for groups are those that it commits itself. Records of others behind its copies would be missing at the
+source, and what groups have read at the target, they would read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Any
+
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.config.failover_config import FailoverFiles
+from shallow_mirror.deadline import request_deadline
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.sync_plan import Committed, committed_offsets
+from shallow_mirror.migration.failover.state import FailoverState
+from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.late_writes import LateWrite, read_records
+from shallow_mirror.migration.log_ends import list_log_ends
+from shallow_mirror.migration.observations import named, open_partitions
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SourcePartition, TopicPartition
+
+_DIGEST_CHARACTERS = 16
+_COMES_BACK = "`failover back` brings topics, groups and writers back without loss"
+
+
+def source_problems(files: FailoverFiles, offset_map: OffsetMap) -> list[str]:
+    """Return why the mirror could not continue from its source. Raises RetriableError."""
+    mirror = files.mirror
+    with closing(Cluster(mirror.source.client)) as source:
+        found_id = reach(source, mirror.source_cluster_name, request_deadline()).cluster_id
+    known_id = offset_map.source_cluster_id
+    if found_id == known_id:
+        return []
+    return [f"{mirror.source_cluster_name} is another cluster (id {found_id}) than the one that was left ({known_id})"]
+
+
+def target_problems(
+    files: FailoverFiles, target: Cluster, positions: Mapping[SourcePartition, Position], state: FailoverState
+) -> list[str]:
+    """Return what others have written to the target behind the copies. Raises RetriableError."""
+    alias = files.mirror.target.alias
+    ends = list_log_ends(target, sorted({position.target.topic for position in positions.values()}), request_deadline())
+    problems = [f"a transaction is open at {alias}: {name}: end it, and try again" for name in open_partitions(ends)]
+    copied = _copied_ends(positions, state)
+    behind = {name: log.stable for name, log in ends.items() if log.stable > copied.get(name, 0)}
+    starts = target.list_offsets(dict.fromkeys(behind, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, request_deadline())
+    ranges = [
+        (name, OffsetRange(begin, end))
+        for name, end in sorted(behind.items())
+        if (begin := max(copied.get(name, 0), starts[name].offset)) < end
+    ]
+    written: list[LateWrite] = list(read_records(files.mirror.target.client, ranges)) if ranges else []
+    if written:
+        source = files.mirror.source.alias
+        problems.append(f"records were written to {alias} since, which {source} lacks: {named(map(str, written))}: {_COMES_BACK}")
+    return problems
+
+
+def _copied_ends(positions: Mapping[SourcePartition, Position], state: FailoverState) -> dict[TopicPartition, int]:
+    """Return the target offset below which everything is the mirror's own, by target partition.
+
+    Of preserved partitions the log may hold records that no row names, if the mirror was killed: they end where the log did
+    when the mirror was fenced.
+    """
+    fenced = {
+        SourcePartition(row["topic"], row["topic_id"], row["partition"]): int(row["end"])
+        for row in state.done.get(Step.FENCE, {}).get("partitions", ())
+    }
+    ends: dict[TopicPartition, int] = {}
+    for source, position in positions.items():
+        preserved_end = fenced.get(source, 0) if position.shared_producer_id is not None else 0
+        name = position.target.topic_partition
+        ends[name] = max(ends.get(name, 0), position.target_end, preserved_end)
+    return ends
+
+
+def group_problems(files: FailoverFiles, state: FailoverState, *, despite_groups: bool) -> list[str]:
+    """Return the groups that use the target, or have used it since their offsets were moved. Raises RetriableError."""
+    alias = files.mirror.target.alias
+    with closing(GroupClient(files.mirror.target.client, files.mirror.target_cluster_name)) as client:
+        listed = {name: group for name, group in client.listed().items() if _is_included(files, name)}
+        active = sorted(name for name, group in listed.items() if not group.is_free)
+        now = group_digests(committed_offsets(client, sorted(listed)), files)
+    problems = [f"groups have members at {alias}: {named(active)}: stop their consumers"] if active else []
+    if despite_groups or Step.MOVE_GROUPS not in state.done:
+        return problems
+    moved = state.done[Step.MOVE_GROUPS].get("committed", {})
+    used = sorted(name for name in now.keys() | moved.keys() if now.get(name) != moved.get(name))
+    if used:
+        problems.append(
+            f"groups have committed offsets at {alias} since: {named(used)}: move them with `shallow-mirror groups "
+            f"{files.config.mirror} --reverse --apply`, and give --despite-groups; what they have read behind that is read again"
+        )
+    return problems
+
+
+def group_digests(committed: Iterable[Committed], files: FailoverFiles) -> dict[str, str]:
+    """Return a digest of the offsets of each group of the fail-over that has some."""
+    offsets: dict[str, list[str]] = {}
+    for commit in committed:
+        if _is_included(files, commit.group):
+            offsets.setdefault(commit.group, []).append(f"{commit.topic_partition}:{commit.offset}")
+    return {
+        group: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        for group, lines in sorted(offsets.items())
+    }
+
+
+def moved_digests(files: FailoverFiles) -> dict[str, Any]:
+    """Return the digests of the offsets at the target, as of now. Raises RetriableError."""
+    with closing(GroupClient(files.mirror.target.client, files.mirror.target_cluster_name)) as client:
+        names = [name for name in sorted(client.listed()) if _is_included(files, name)]
+        return group_digests(committed_offsets(client, names), files)
+
+
+def _is_included(files: FailoverFiles, group: str) -> bool:
+    return files.config.groups.is_included(group) and files.mirror.groups.is_included(group)

@@ -1,0 +1,163 @@
+"""`failover abort`: a false alarm is taken back, and the mirror continues; not where others have used the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operators.fake_world import FakeWorld
+from tests.operators.lives import KilledError, Life
+from tests.operators.surroundings import opened_world
+
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration import Options
+from shallow_mirror.migration.failover import (
+    FailoverState,
+    Step,
+    Way,
+    abort_failover,
+    effects as failover_effects,
+    fail_back,
+    fail_over,
+    read_failover,
+)
+
+pytestmark = pytest.mark.usefixtures("without_logging")
+
+
+class SilentReports:
+    def waits(self, outside: object) -> None: ...
+    def says(self, sentence: str) -> None: ...
+    def begun(self, wave: str, step: object) -> None: ...
+    def done(self, wave: str, step: object, detail: object) -> None: ...
+    def step_begun(self, way: Way, step: Step) -> None: ...
+    def step_done(self, way: Way, step: Step, detail: object) -> None: ...
+
+
+class FailedOver:
+    """A world whose mirror was failed over after ten records, although its source answers."""
+
+    def __init__(self, world: FakeWorld, files: FailoverFiles) -> None:
+        self.world, self.files = world, files
+
+    def fail_over(self) -> FailoverState:
+        return fail_over(self.files, SilentReports(), Options(), despite_source=True)
+
+    def abort(self, **options: Any) -> FailoverState:
+        return abort_failover(self.files, SilentReports(), Options(), **options)
+
+    def refused(self, **options: Any) -> list[str]:
+        """Return why an abort is refused; nothing is changed then."""
+        with pytest.raises(ConfigError) as refusal:
+            self.abort(**options)
+        assert self.world.controls().read().failed_over
+        assert self.state().is_failed_over
+        return list(refusal.value.problems)
+
+    def state(self) -> FailoverState:
+        return read_failover(self.files)
+
+
+@pytest.fixture
+def failed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailedOver]:
+    with opened_world(tmp_path / "world") as world:
+        world.create_source_topic("a", 1)
+        world.produce("a", 0, 10)
+        world.source.commit_group("billing", "a", 0, 4)
+        assert world.run(Life()) is None
+        world.target.commit_group("billing", "a", 0, 3)
+        monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
+        document = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover"}
+        files = FailoverFiles(FailoverConfig.from_document(document, folder=tmp_path / "world"))
+        scene = FailedOver(world, files)
+        assert scene.fail_over().phase == "failed over"
+        yield scene
+
+
+def values(world: FakeWorld) -> list[str]:
+    return list(world.target.read("a", 0).values())
+
+
+def test_a_mirror_continues_after_the_abort_and_can_be_failed_over_again(failed_over: FailedOver) -> None:
+    world = failed_over.world
+    world.produce("a", 0, 5)
+    assert isinstance(world.run(Life()), ConfigError), "it is fenced"
+    state = failed_over.abort()
+    assert (state.phase, state.is_aborting, state.done) == ("at the source", False, {})
+    assert state.aborted_at is not None
+    assert world.run(Life()) is None
+    world.check()
+    assert len(values(world)) == 15
+    assert failed_over.fail_over().phase == "failed over"
+    assert isinstance(world.run(Life()), ConfigError)
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_an_abort_that_is_killed_anywhere_is_finished_by_the_next_one(failed_over: FailedOver, is_behind: bool) -> None:
+    world, number = failed_over.world, 0
+
+    def abort() -> None:
+        failed_over.abort()
+
+    while True:
+        number += 1
+        life = Life(kill_at=number, is_behind=is_behind)
+        try:
+            world.command(life, abort)
+        except KilledError:
+            pass
+        else:
+            break
+        if failed_over.state().is_aborting:
+            with pytest.raises(ConfigError, match="finish it with `shallow-mirror failover abort FILE`"):
+                failed_over.fail_over()
+        if failed_over.state().begun_at:
+            failed_over.abort()
+        assert not world.controls().read().failed_over
+        failed_over.fail_over()
+    assert number > 4
+    assert world.run(Life()) is None
+    world.check()
+
+
+def test_records_of_others_at_the_target_are_in_the_way(failed_over: FailedOver) -> None:
+    failed_over.world.target.produce("a", 0, ["of an application", "another one"])
+    (problem,) = failed_over.refused()
+    assert problem.startswith("records were written to west since, which east lacks: a-0 offset")
+    assert "(2 records): `failover back` brings topics, groups and writers back without loss" in problem
+    assert failed_over.refused(despite_groups=True) == [problem]
+
+
+def test_a_transaction_that_is_open_at_the_target_is_in_the_way(failed_over: FailedOver) -> None:
+    target = failed_over.world.target
+    txn = target.begin()
+    target.produce("a", 0, ["pending"], txn)
+    (problem,) = failed_over.refused()
+    assert problem.startswith("a transaction is open at west: a-0")
+    target.end(txn, is_commit=False)
+    assert failed_over.abort().phase == "at the source", "aborted records are nobody's"
+
+
+def test_offsets_that_groups_have_committed_since_are_in_the_way_unless_that_is_wanted(failed_over: FailedOver) -> None:
+    failed_over.world.target.commit_group("billing", "a", 0, 8)
+    failed_over.world.target.commit_group("new", "a", 0, 1)
+    (problem,) = failed_over.refused()
+    assert problem.startswith("groups have committed offsets at west since: billing, new: move them with `shallow-mirror groups")
+    assert failed_over.abort(despite_groups=True).phase == "at the source"
+
+
+def test_a_source_that_does_not_answer_is_in_the_way(failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failover_effects.FailoverEffects, "source_answers", lambda _: False)
+    assert failed_over.refused() == ["source cluster east does not answer: there is nothing to go back to"]
+
+
+def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) -> None:
+    failed_over.abort()
+    with pytest.raises(ConfigError, match="no fail-over was begun: there is nothing to abort"):
+        failed_over.abort()
+    with pytest.raises(ConfigError, match="nothing was failed over yet"):
+        fail_back(failed_over.files, SilentReports(), Options())
