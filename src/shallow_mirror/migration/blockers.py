@@ -21,6 +21,7 @@ from shallow_mirror.deadline import Deadline, request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
+from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
@@ -82,6 +83,7 @@ def problems_of(passage: Passage) -> list[str]:
             problems += check(passage)
         except ConfigError as error:
             problems += error.problems
+    problems += unready(passage.files.config.hooks)
     return list(dict.fromkeys(problems))
 
 

@@ -48,6 +48,9 @@ class FakeFailover:
     def __init__(self, world: FakeClusters, kill: Kill) -> None:
         self._world, self._kill = world, kill
 
+    def topics(self) -> list[str]:
+        return ["orders"]
+
     def problems(self) -> list[str]:
         self._kill()
         return []

@@ -9,6 +9,7 @@ from typing import Any
 
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
+from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, NO_HOOKS, HookState
 from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
 
 KEEPING = "keeping"
@@ -24,6 +25,7 @@ class FailoverState:
     """The first row of each way."""
     keeping: Sequence[Mapping[str, Any]] = ()
     """Ranges of the old source that are, or were, copied."""
+    hooks: HookState = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
     conductor: ConductorState | None = None
@@ -58,6 +60,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     done_at: dict[Step, datetime] = {}
     begun_at: dict[Way, datetime] = {}
     keeping: list[Mapping[str, Any]] = []
+    hooks = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     for row in rows:
         if not row.wave:
@@ -70,8 +73,17 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
             order = [info.step for info in steps_of(Way(row.wave))]
             for step in order[order.index(Step(row.step)) :]:
                 done.pop(step, None)
+            hooks = hooks.reopened(row.step, list(Step))
+        elif row.event in (HOOK_BEGUN, HOOK_DONE):
+            hooks = hooks.after(row)
         elif row.event == KEEPING:
             keeping += row.detail["writes"]
     return FailoverState(
-        done=done, done_at=done_at, begun_at=begun_at, keeping=tuple(keeping), waiting=waiting, conductor=conductor_of(rows)
+        done=done,
+        done_at=done_at,
+        begun_at=begun_at,
+        keeping=tuple(keeping),
+        hooks=hooks,
+        waiting=waiting,
+        conductor=conductor_of(rows),
     )

@@ -5,22 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from shallow_mirror.config.failover_steps import Step as Step
+
 
 class Way(enum.StrEnum):
     OUT = "fail-over"
     BACK = "fail-back"
-
-
-class Step(enum.StrEnum):
-    CHECK = "check"
-    FENCE = "fence the mirror"
-    MOVE_GROUPS = "move groups"
-    REPORT = "report"
-    CHECK_BACK = "check the way back"
-    KEEP = "keep diverged records"
-    DELETE = "delete old topics"
-    FILL = "fill old topics"
-    HAND_BACK = "hand back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
