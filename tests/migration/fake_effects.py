@@ -69,6 +69,8 @@ class FakeWorld:
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
+    read_only: set[str] = field(default_factory=set)
+    """Sides to which only the mirror may write."""
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
     now_s: float = 0.0
@@ -189,6 +191,14 @@ class FakeEffects:
         self._world.denied[self.origin_alias if at_origin else self.other_alias] -= set(acls)
         self._kill()
 
+    def open_topics(self) -> int:
+        self._kill()
+        assert self._world.handed[self.origin_alias] == "handed over", "the mirror still copies: it would deny others again"
+        opened = self.other_alias in self._world.read_only
+        self._world.read_only.discard(self.other_alias)
+        self._kill()
+        return int(opened)
+
     def controls(self) -> TopicControls:
         state = self._world.handed.get(self.origin_alias)
         return TopicControls(
@@ -293,6 +303,7 @@ class FakeOperator:
         self.sentences.append(sentence)
         if "NOW: point the writers" in sentence:
             self._world.writers = sentence.rsplit(" ", 1)[1]
+            assert self._world.writers not in self._world.read_only, "the writers would be refused"
         elif "NOW: start the consumers" in sentence:
             cluster = sentence.split(" at ")[1].split(",")[0]
             self._world.is_reading = cluster

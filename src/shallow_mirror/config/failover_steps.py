@@ -8,6 +8,7 @@ import enum
 class Step(enum.StrEnum):
     CHECK = "check"
     FENCE = "fence the mirror"
+    ADMIT_WRITERS = "admit writers"
     MOVE_GROUPS = "move groups"
     REPORT = "report"
     CHECK_BACK = "check the way back"

@@ -244,6 +244,9 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     if passage.are_writers_denied_at_other:
         other = UserView(passage.other, passage.mirror.target_cluster_name)
         yield from missing_to_change_acls(other, "needed to delete the Deny ACLs that the move has created")
+    if passage.mirror.acls.read_only:
+        other = UserView(passage.other, passage.mirror.target_cluster_name)
+        yield from missing_to_change_acls(other, "needed to delete the Deny ACLs of acls.read_only")
     if not writers.is_denied:
         return
     if passage.mirror.acls.sync_s is not None:

@@ -386,9 +386,12 @@ class WaveConductor:
         if denied:
             self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied], at_origin=False))
             self._append(ADMITTED, detail={"direction": Direction.MOVE.value})
-        return {"acls": len(denied)}
+        opened = self._retried(self._effects.open_topics)
+        return {"acls": len(denied) + opened}
 
     def _report(self, state: WaveState) -> Detail:
+        # Once more: a mirror that was suspended before the hand-over may have created ACLs since.
+        self._retried(self._effects.open_topics)
         passed = state.done[Step.POINT_OF_NO_RETURN]
         late = self._retried(lambda: self._effects.late_writes(state))
         if late:

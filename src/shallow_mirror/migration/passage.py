@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
+from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints import OffsetMap
@@ -201,6 +202,10 @@ class Passage:
         client = self.mirror.source if at_origin else self.mirror.target
         where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
         self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
+
+    def open_topics(self) -> int:
+        """Let others write to the copies: delete the Deny ACLs of `acls.read_only`. Return how many there were."""
+        return open_topics(self.mirror, [self.target_topic(topic) for topic in self.topics()])
 
     def controls(self) -> TopicControls:
         return self._controls(self.mirror).read()

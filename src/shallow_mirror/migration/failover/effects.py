@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position
@@ -37,7 +38,7 @@ from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import LogEnds, MirrorRun, named, open_partitions
 from shallow_mirror.migration.passage import run_of
-from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups
+from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups, missing_to_change_acls
 from shallow_mirror.migration.reverse_mirror import reverse_positions
 from shallow_mirror.migration.session import Options, run_migration
 from shallow_mirror.migration.state import Phase
@@ -134,6 +135,8 @@ class FailoverEffects:
         problems += self._preserved_problems(offset_map.positions().values())
         view = UserView(self._target, mirror.target_cluster_name)
         problems += missing_in_transactions(view, transactional_id(mirror.mirror, 0), "the mirror's transactions are resolved")
+        if mirror.acls.read_only:
+            problems += missing_to_change_acls(view, "the Deny ACLs of acls.read_only are deleted there")
         problems += missing_on_groups(view, self.recorded_groups(), "the groups' offsets are committed there")
         problems += unready(self.files.config.hooks)
         return problems
@@ -196,6 +199,10 @@ class FailoverEffects:
     def _end_of(position: Position, ends: Mapping[TopicPartition, Any]) -> int:
         log = ends.get(position.target.topic_partition)
         return log.end if log is not None and position.shared_producer_id is not None else 0
+
+    def open_topics(self) -> int:
+        """Let others write to the topics at the target. Return how many Deny ACLs were deleted."""
+        return open_topics(self.files.mirror, None)
 
     def report_groups(self, as_of: datetime, *, is_applied: bool) -> GroupsReport | None:
         """Translate the recorded offsets, and commit them if `is_applied`. None: nothing was recorded."""

@@ -34,6 +34,11 @@ _OUT = (
         leaves="read_committed consumers wait for nothing; no late record comes",
     ),
     StepInfo(
+        step=Step.ADMIT_WRITERS,
+        does="deletes the Deny ACLs of the mirror at {target} (acls.read_only)",
+        leaves="writers may write there",
+    ),
+    StepInfo(
         step=Step.MOVE_GROUPS,
         does="translates the newest recorded offset of each group and commits it at {target}",
         leaves="consumers and writers may start at {target}",
