@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.broker import ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.checkpoints.rows import TAKEN_OVER, MigrationRow
@@ -66,6 +67,8 @@ class FakeWorld:
     """Sides whose topic has a second partition, which is empty."""
     is_growth_registered: bool = True
     """The mirrors have seen the partitions of `grown`."""
+    has_producer_ids: bool = True
+    """The writers are idempotent or transactional."""
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
@@ -130,6 +133,18 @@ class FakeEffects:
 
     def longest_pause_s(self) -> float:
         return self._world.pause_s
+
+    def producers(
+        self, partitions: Sequence[TopicPartition], *, at_origin: bool = True
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        side = self.origin_alias if at_origin else self.other_alias
+        state = ProducerState(7, 0, -1, 1_000 * self._world.logs[side], coordinator_epoch=0, last_sequence=self._world.logs[side])
+        is_open = side in self._world.is_open
+        states = (state, *([ProducerState(8, 0, 90, -1)] if is_open else []))
+        return dict.fromkeys(partitions, states if self._world.has_producer_ids else ())
+
+    def transactional_ids(self, producer_ids: Collection[int], *, at_origin: bool = True) -> dict[int, str]:
+        return {producer_id: "shop" for producer_id in producer_ids if producer_id == 7}
 
     def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.other_alias)

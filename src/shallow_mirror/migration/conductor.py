@@ -7,6 +7,7 @@ a conductor that is killed anywhere is continued by the next one, which performs
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
@@ -19,12 +20,10 @@ from shallow_mirror.migration.hooks.wave_hooks import WaveHooks
 from shallow_mirror.migration.observations import (
     Compared,
     MappedEnd,
-    Standstill,
     from_document,
     lag_offsets,
     mapped_document,
     mapped_of,
-    moved_partitions,
     named,
     not_before,
     not_copied,
@@ -33,11 +32,12 @@ from shallow_mirror.migration.observations import (
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
-from shallow_mirror.migration.quiet_time import QuietTime
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.migration.writers_at_rest import await_rest
+from shallow_mirror.migration.writing_producers import holders_sentence
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
 
@@ -231,6 +231,7 @@ class WaveConductor:
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
+            seen += self._retried(partial(holders_sentence, self._effects, is_open))
             self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._compare(state, after)
@@ -267,26 +268,7 @@ class WaveConductor:
         origin = self._effects.origin_alias
         groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
-        standstill, before = Standstill(), self._retried(self._effects.log_ends)
-        shortest_s, bound_s = self._config.writers.quiet_s, self._config.writers.longest_quiet_s
-        measured_s = 0.0 if bound_s is None else self._retried(self._effects.longest_pause_s)
-        needed = QuietTime.of(shortest_s, bound_s, measured_s)
-        # Said in any case: a log at rest may be that of a writer that pauses.
-        self._waiting.tell(request, f"{counted(len(before), 'log')} watched; {needed.sentence()}")
-        while True:
-            ends = self._retried(self._effects.log_ends)
-            quiet_s = standstill.look(ends, self._clock.monotonic())
-            needed = QuietTime.of(shortest_s, bound_s, max(measured_s, standstill.longest_pause_s))
-            if quiet_s >= needed.seconds:
-                since_ms = self._clock.now_ms() - int(quiet_s * 1000)
-                quiet = {"quiet_s": round(quiet_s, 3), "longest_pause_s": round(needed.longest_pause_s, 3)}
-                return {"ends": to_document(ends), **quiet, "since_ms": since_ms}
-            if moved_partitions(before, ends) or open_partitions(ends):
-                self._waiting.for_somebody(request, Standstill.sentence(before, ends), POLL_S)
-            else:
-                seen = f"at rest for {quiet_s:.0f} s; {needed.sentence()}"
-                self._waiting.for_progress("the logs to be at rest for long enough", seen, POLL_S)
-            before = ends
+        return await_rest(self._config.writers, self._effects, self._waiting, self._clock, request)
 
     def _deny(self, state: WaveState) -> None:
         """Create the Deny ACLs that are missing. Those of this attempt are in the table before, so that `abort` finds them."""
