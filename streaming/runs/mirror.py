@@ -140,4 +140,7 @@ class _MirrorRun(Run[MirrorConfig]):
         return quota_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
 
     def _read_only_sync(self) -> AbstractContextManager[object]:
-        return read_only_sync(self.config, self.storage, report=self.reporter.record_problem) or nullcontext()
+        sync = self.supervisor.retry_forever(
+            "read-only topics", lambda: read_only_sync(self.config, self.storage, report=self.reporter.record_problem)
+        )
+        return sync or nullcontext()

@@ -42,7 +42,7 @@ class ReadOnlyTopics:
 
     @classmethod
     def of(cls, config: MirrorConfig, storage: TableStorage, target: AclStore | None = None) -> ReadOnlyTopics:
-        """`storage`: to write to. `target`: by default with the timeouts of the mirror file."""
+        """Return those of a mirror. `storage`: to write to. `target`: by default with the timeouts of the mirror file."""
         store = AclClient(config.target.client, config.target_cluster_name) if target is None else target
         return cls(store, DeniedWrites.open(storage), config.target_cluster_name)
 
@@ -129,8 +129,7 @@ class ReadOnlyPasses:
         if self._reason is None:
             created = self._create(plan, present)
         # A migration or fail-over may have begun meanwhile, and deleted what was there then.
-        moved = {acl.pattern.name for acl in created} - self.copied()
-        if moved:
+        if created and (moved := {acl.pattern.name for acl in created} - self.copied()):
             deleted += self.topics.open_topics(moved)
         problems = [] if self._reason is None else [self._reason]
         if plan.open_to_all:
@@ -190,13 +189,12 @@ def _copied_topics(config: MirrorConfig, storage: TableStorage) -> frozenset[str
         return frozenset()
     positions = OffsetMap.open(storage, mirror=config.mirror).positions()
     controls = Controls.open(storage).read()  # behind the positions: a topic that moves meanwhile is left out
-    left = controls.moving
-    return frozenset(
-        position.target.topic for source, position in controls.forgotten.without(positions).items() if source.topic not in left
-    )
+    copied = {source.topic: position.target.topic for source, position in controls.forgotten.without(positions).items()}
+    return frozenset(target for source, target in copied.items() if source not in controls.moving)
 
 
 def writable_topics(config: MirrorConfig, topics: Collection[str]) -> frozenset[str]:
+    """Return those of the target topics that the mirror's own user may write to."""
     with closing(Cluster(config.target.client)) as cluster:
         deadline = Deadline.after_ms(REQUEST_S * 1000, time.monotonic)
         granted = request_permissions(cluster, sorted(topics), deadline).topics

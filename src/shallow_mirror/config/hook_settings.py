@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ class HookCall(Section):
 
     def __str__(self) -> str:
         if self.url is None:
-            return " ".join(self.command)
+            return shlex.join(self.command)
         parts = urllib.parse.urlsplit(self.url)
         return f"POST {parts.scheme}://{parts.netloc}{parts.path}"  # a query may hold a token
 

@@ -247,13 +247,16 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     if passage.mirror.acls.read_only:
         other = UserView(passage.other, passage.mirror.target_cluster_name)
         yield from missing_to_change_acls(other, "needed to delete the Deny ACLs of acls.read_only")
-    if not writers.is_denied:
-        return
-    if passage.mirror.acls.sync_s is not None:
+    at_origin = ["writers.stop: deny"] if writers.is_denied else []
+    if passage.direction is Direction.MOVE and passage.reverse is not None and passage.reverse.acls.read_only:
+        at_origin.append(f"acls.read_only of mirror {passage.reverse.mirror}")
+    if at_origin and passage.mirror.acls.sync_s is not None:
         yield (
-            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of writers.stop: deny to "
+            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of {' and '.join(at_origin)} to "
             f"{passage.mirror.target.alias}: set acls.sync: off and restart the mirror first"
         )
+    if not writers.is_denied:
+        return
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
     origin = UserView(passage.origin, passage.mirror.source_cluster_name)
     yield from missing_to_change_acls(origin, "needed for writers.stop: deny")

@@ -84,6 +84,7 @@ class WaveConductor:
             effects=effects,
             reports=reports,
             waiting=self._waiting,
+            clock=clock,
             append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
             skipped=skipped_hooks,
             command=command,

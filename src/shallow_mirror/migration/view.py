@@ -50,6 +50,8 @@ def _found(step: Step, detail: Mapping[str, Any]) -> str:
             return f": {counted(detail['offsets'], 'offset')} of {counted(detail['groups'], 'group')}"
         case Step.POINT_OF_NO_RETURN:
             return f": the writers were stopped for {detail['writers_stopped_s']:.1f} s"
+        case Step.ADMIT_WRITERS if detail["acls"]:
+            return f": {counted(detail['acls'], 'Deny ACL')} deleted"
         case Step.PREPARE_REVERSE | Step.START_REVERSE if "skipped" in detail:
             return f": {detail['skipped']}"
     return ""

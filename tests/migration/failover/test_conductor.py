@@ -159,3 +159,11 @@ def test_a_hook_that_fails_ends_the_command_before_the_mirror_is_fenced_and_is_c
     assert not stage.world.is_fenced
     stage.perform(Way.OUT)
     assert [name for name, _ in stage.hooks.calls] == ["announce"] * 2 + ["switch"] * 3 + ["told"]
+
+
+def test_a_fail_over_of_a_release_without_a_step_is_done_once_its_last_step_is() -> None:
+    stage = Stage()
+    stage.perform(Way.OUT)
+    rows = [row for row in stage.owner.rows_so_far if row.step != Step.ADMIT_WRITERS]
+    assert state_of(rows).next_step(Way.OUT) is None
+    assert state_of(row for row in rows if row.step != Step.REPORT).next_step(Way.OUT) is not None

@@ -91,6 +91,7 @@ class FailoverConductor:
         self._retried = self._waiting.retried
         self._hooks = HookRunner(
             waiting=self._waiting,
+            clock=clock,
             says=lambda sentence: reports.says(f"{way}: {sentence}"),
             append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
             document=self._hook_document,

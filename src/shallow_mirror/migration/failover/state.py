@@ -51,6 +51,8 @@ class FailoverState:
 
     def next_step(self, way: Way) -> StepInfo | None:
         """Return the step that is performed next; None if all of the way are done."""
+        if steps_of(way)[-1].step in self.done:
+            return None  # also one of an earlier release, which had fewer steps
         return next((info for info in steps_of(way) if info.step not in self.done), None)
 
 

@@ -105,6 +105,8 @@ class _Output:
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
+        self._poll = select.poll()  # unlike select(), for any number of open files
+        self._poll.register(pipe, select.POLLIN)
         self._tail = b""
         self._is_open = True
 
@@ -113,7 +115,7 @@ class _Output:
         if not self._is_open:
             time.sleep(wait_s)
             return
-        while select.select([self._pipe], [], [], wait_s)[0]:
+        while self._poll.poll(wait_s * 1000):
             piece = os.read(self._pipe, 1 << 16)
             self._tail = (self._tail + piece)[-SHOWN_BYTES:]
             if not piece:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shallow_mirror.config.hook_settings import Hook, MigrationHook
 from shallow_mirror.errors import HookFailedError
+from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.hooks.hook_call import Call, CallFailedError, call_hook
 from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE, HookState
 from shallow_mirror.migration.waiting import Waiting
@@ -28,6 +28,7 @@ class HookRunner:
     """`skipped`: names of hooks that count as done. `document`: what every call says of the migration or fail-over."""
 
     waiting: Waiting
+    clock: Clock
     says: Callable[[str], None]
     append: Append
     document: Callable[[], Mapping[str, Any]]
@@ -47,9 +48,9 @@ class HookRunner:
                 continue
             self.append(HOOK_BEGUN, step=step, detail={"hook": hook.name})
             self.says(f"hook {hook.name}, {when} {step} ...")
-            began_s = time.monotonic()
+            began_s = self.clock.monotonic()
             self._call(hook, self._document(hook, state, "do"), may_end=may_end)
-            seconds = round(time.monotonic() - began_s, 3)
+            seconds = round(self.clock.monotonic() - began_s, 3)
             self.append(HOOK_DONE, step=step, detail={"hook": hook.name, "skipped": False, "seconds": seconds})
             self.says(f"hook {hook.name}: done in {seconds:.1f} s")
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
-from shallow_mirror.migration.conductor_ports import Effects, Reports
+from shallow_mirror.migration.conductor_ports import Clock, Effects, Reports
 from shallow_mirror.migration.hooks.hook_call import Call
 from shallow_mirror.migration.hooks.hook_runner import Append, HookRunner
 from shallow_mirror.migration.hooks.hook_state import HookState, due_hooks
@@ -25,6 +25,7 @@ class WaveHooks:
     effects: Effects
     reports: Reports
     waiting: Waiting
+    clock: Clock
     append: Append
     skipped: Collection[str]
     command: str | None
@@ -58,6 +59,7 @@ class WaveHooks:
     def _runner(self, state: WaveState, command: str) -> HookRunner:
         return HookRunner(
             waiting=self.waiting,
+            clock=self.clock,
             says=lambda sentence: self.reports.says(f"{self.wave.name}: {sentence}"),
             append=self.append,
             document=lambda: {
