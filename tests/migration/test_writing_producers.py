@@ -61,14 +61,17 @@ def test_partitions_that_only_one_look_has_say_nothing() -> None:
 
 def test_producers_are_named_with_all_that_brokers_tell() -> None:
     writing = [
+        Writing(TAX, state(1, 6, coordinator_epoch=0, at_ms=1_772_448_400_000)),
         Writing(ORDERS, state(1, 5, coordinator_epoch=0)),
-        Writing(BILLS, state(1, 6, coordinator_epoch=0, at_ms=1_772_448_401_000)),
         Writing(ORDERS, state(2, 5, at_ms=-1)),
-        Writing(TAX, None),
+        Writing(BILLS, None),
     ]
     assert sentence(writing, {1: "shop"}) == (
-        "producer id 1 (transactional id shop, last record of 2026-03-02T10:46:41+00:00) in orders-0, bills-0, a producer without id "
-        "(neither idempotent nor transactional) in tax-0, producer id 2 in orders-0"
+        "producer id 1 (transactional id shop, last record of 2026-03-02T10:46:41+00:00) in orders-0, tax-0, a producer without id "
+        "(neither idempotent nor transactional) in bills-0, producer id 2 in orders-0"
+    )
+    assert sentence([Writing(TAX, state(4, 1, at_ms=10**18))], {}) == (
+        "producer id 4 (last record of timestamp 1000000000000000000) in tax-0"
     )
     hidden = state(3, 1, open_from=4, at_ms=-1)
     assert open_in({ORDERS: (state(1, 5), hidden)}) == [Writing(ORDERS, hidden)]

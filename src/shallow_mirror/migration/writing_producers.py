@@ -68,10 +68,13 @@ def open_in(producers: Producers) -> list[Writing]:
 
 def sentence(writing: Sequence[Writing], transactional_ids: Mapping[int, str] | None) -> str:
     """Return who writes where, the latest first; empty if nobody is known. `transactional_ids` None: brokers do not tell them."""
-    places: dict[str, list[TopicPartition]] = {}
+    by_producer: dict[int | None, list[Writing]] = {}
     for each in sorted(writing, key=lambda each: -(each.producer.last_timestamp_ms if each.producer is not None else 0)):
-        places.setdefault(_name(each.producer, transactional_ids), []).append(each.topic_partition)
-    return named(f"{who} in {named(partitions)}" for who, partitions in places.items())
+        by_producer.setdefault(None if each.producer is None else each.producer.producer_id, []).append(each)
+    return named(
+        f"{_name(places[0].producer, transactional_ids)} in {named(sorted(each.topic_partition for each in places))}"
+        for places in by_producer.values()
+    )
 
 
 def _name(producer: ProducerState | None, transactional_ids: Mapping[int, str] | None) -> str:
@@ -84,9 +87,15 @@ def _name(producer: ProducerState | None, transactional_ids: Mapping[int, str] |
         why = "Kafka 3.0 or later tells it" if transactional_ids is None else "grant Describe on it to see it"
         facts.append(f"transactional id not known: {why}")
     if producer.last_timestamp_ms >= 0:
-        at = datetime.fromtimestamp(producer.last_timestamp_ms / 1000, UTC)
-        facts.append(f"last record of {at.isoformat(timespec='seconds')}")
+        facts.append(f"last record of {_time(producer.last_timestamp_ms)}")
     return f"producer id {producer.producer_id}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _time(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # producers may send any number
+        return f"timestamp {timestamp_ms}"
 
 
 class WritingProducers:
