@@ -49,6 +49,7 @@ _ERRORS: tuple[MirrorError, ...] = (
     errors.OlderTablesError("run 1", "run 2", 8),
     errors.CopiesDifferError(["missing"], "west", "east", "m.yaml", "f.yaml"),
     errors.LateWritesError("one", "west", "east", ["t-3: 5"], "shallow-mirror migrate settle f"),
+    errors.HookFailedError("close", "before check", "exit code 3", "`x` calls it again"),
     errors.SparkLostError("text"),
     errors.IncompleteRunError([f"t-{n}" for n in range(7)]),
     errors.OffsetMapConflictError("text"),

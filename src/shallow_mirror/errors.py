@@ -448,6 +448,22 @@ class LateWritesError(ConfigError):
         )
 
 
+@dataclass(eq=False, repr=False)
+class HookFailedError(MirrorError):
+    """A hook of a migration or fail-over failed: a command or an HTTP call of the operator. It may have had an effect.
+
+    `place`: when it was called. `reason`: what it printed. `ways`: commands that go on.
+    """
+
+    hook: str
+    place: str
+    reason: str
+    ways: str
+
+    def __post_init__(self) -> None:
+        super().__init__(f"hook {self.hook} ({self.place}): {self.reason}. Mend it; {self.ways}")
+
+
 class SparkLostError(MirrorError):
     """The JVM of Spark exited during a run. The next start resolves its open transactions."""
 

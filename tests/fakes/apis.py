@@ -473,6 +473,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "TxnOffsetCommit": txn_apis.txn_offset_commit,
     "EndTxn": txn_apis.end_txn,
     "DescribeTransactions": txn_apis.describe_transactions,
+    "ListTransactions": txn_apis.list_transactions,
     "WriteTxnMarkers": txn_apis.write_txn_markers,
     "OffsetFetch": txn_apis.offset_fetch,
     "OffsetCommit": txn_apis.offset_commit,

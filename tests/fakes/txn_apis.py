@@ -287,6 +287,27 @@ def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) 
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
+def list_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Those that this broker coordinates and the filters leave; a forced error code is of the whole response."""
+    response = response_type("ListTransactions")
+
+    def listed() -> list[Any]:
+        if state.coordinator_nodes[TXN] != node_id:
+            return []
+        return [
+            response.TransactionState(
+                transactional_id=name, producer_id=txn.producer_id, transaction_state=txn.state.value.title().replace(" ", "")
+            )
+            for name, txn in state.transactions.txns.items()
+            if not body.producer_id_filters or txn.producer_id in body.producer_id_filters
+        ]
+
+    code, states, _ = attempt(change, listed)
+    return response(
+        throttle_time_ms=change.throttle_ms, error_code=code, unknown_state_filters=[], transaction_states=states or []
+    )
+
+
 def describe_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     response = response_type("DescribeTransactions")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.broker import ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.checkpoints.rows import TAKEN_OVER, MigrationRow
@@ -66,9 +67,13 @@ class FakeWorld:
     """Sides whose topic has a second partition, which is empty."""
     is_growth_registered: bool = True
     """The mirrors have seen the partitions of `grown`."""
+    has_producer_ids: bool = True
+    """The writers are idempotent or transactional."""
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
+    read_only: set[str] = field(default_factory=set)
+    """Sides to which only the mirror may write."""
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
     now_s: float = 0.0
@@ -129,6 +134,18 @@ class FakeEffects:
     def longest_pause_s(self) -> float:
         return self._world.pause_s
 
+    def producers(
+        self, partitions: Sequence[TopicPartition], *, at_origin: bool = True
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        side = self.origin_alias if at_origin else self.other_alias
+        state = ProducerState(7, 0, -1, 1_000 * self._world.logs[side], coordinator_epoch=0, last_sequence=self._world.logs[side])
+        is_open = side in self._world.is_open
+        states = (state, *([ProducerState(8, 0, 90, -1)] if is_open else []))
+        return dict.fromkeys(partitions, states if self._world.has_producer_ids else ())
+
+    def transactional_ids(self, producer_ids: Collection[int], *, at_origin: bool = True) -> dict[int, str]:
+        return {producer_id: "shop" for producer_id in producer_ids if producer_id == 7}
+
     def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.other_alias)
 
@@ -188,6 +205,14 @@ class FakeEffects:
         self._kill()
         self._world.denied[self.origin_alias if at_origin else self.other_alias] -= set(acls)
         self._kill()
+
+    def open_topics(self) -> int:
+        self._kill()
+        assert self._world.handed[self.origin_alias] == "handed over", "the mirror still copies: it would deny others again"
+        opened = self.other_alias in self._world.read_only
+        self._world.read_only.discard(self.other_alias)
+        self._kill()
+        return int(opened)
 
     def controls(self) -> TopicControls:
         state = self._world.handed.get(self.origin_alias)
@@ -293,6 +318,7 @@ class FakeOperator:
         self.sentences.append(sentence)
         if "NOW: point the writers" in sentence:
             self._world.writers = sentence.rsplit(" ", 1)[1]
+            assert self._world.writers not in self._world.read_only, "the writers would be refused"
         elif "NOW: start the consumers" in sentence:
             cluster = sentence.split(" at ")[1].split(",")[0]
             self._world.is_reading = cluster

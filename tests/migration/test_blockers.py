@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.config import AclSettings
+from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.migration import blockers
 from shallow_mirror.migration.observations import LogEnd, MappedEnd
+from shallow_mirror.migration.steps import Direction
 from shallow_mirror.types import TopicPartition
 
 FILLED, EMPTY, COPIED, ABORTED = (TopicPartition("orders", number) for number in range(4))
@@ -33,3 +36,22 @@ def test_fillers_of_preserved_offsets_are_no_records_of_others(
         other_log_ends=lambda: {name: LogEnd(end, end) for name, end in ends.items()},
     )
     assert blockers._foreign_partitions(passage) == foreign
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_mirror_that_copies_acls_would_copy_those_that_keep_writers_from_the_cluster_that_was_left(
+    direction: Direction,
+) -> None:
+    passage: Any = SimpleNamespace(
+        files=SimpleNamespace(config=SimpleNamespace(writers=WriterSettings())),
+        direction=direction,
+        are_writers_denied_at_other=False,
+        mirror=SimpleNamespace(mirror="m", acls=AclSettings(sync="1 minute"), target=SimpleNamespace(alias="west")),
+        reverse=SimpleNamespace(mirror="back", acls=AclSettings(read_only=True)),
+    )
+    problems = list(blockers._deny_problems(passage))
+    expected = (
+        "mirror m: acls.sync copies the Deny ACLs of acls.read_only of mirror back to west: set acls.sync: off and restart the mirror "
+        "first"
+    )
+    assert problems == ([expected] if direction is Direction.MOVE else [])

@@ -22,6 +22,7 @@ from shallow_mirror.config.values import (
     Name,
     OrOff,
     Pattern,
+    Principal,
     Principals,
     Section,
     SourcePattern,
@@ -258,6 +259,8 @@ class AclSettings(Section):
     """Scope of `acls`. `principals`: of the source and of the target; `principals_only`: each needs an entry.
 
     `sync`: how often a running mirror creates what is missing; `report_only`: it only reports that. `delete`: it deletes as well.
+
+    `read_only`: a running mirror denies Write on its target topics to everybody but `mirror_principal`, its own principal there.
     """
 
     principals: Principals = Field(default={})
@@ -266,6 +269,8 @@ class AclSettings(Section):
     sync: SyncInterval = "off"
     report_only: bool = False
     delete: bool = False
+    read_only: bool = False
+    mirror_principal: Principal | None = None
 
     @property
     def sync_s(self) -> float | None:

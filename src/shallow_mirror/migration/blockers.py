@@ -21,6 +21,7 @@ from shallow_mirror.deadline import Deadline, request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
+from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
@@ -82,6 +83,7 @@ def problems_of(passage: Passage) -> list[str]:
             problems += check(passage)
         except ConfigError as error:
             problems += error.problems
+    problems += unready(passage.files.config.hooks)
     return list(dict.fromkeys(problems))
 
 
@@ -242,13 +244,19 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     if passage.are_writers_denied_at_other:
         other = UserView(passage.other, passage.mirror.target_cluster_name)
         yield from missing_to_change_acls(other, "needed to delete the Deny ACLs that the move has created")
-    if not writers.is_denied:
-        return
-    if passage.mirror.acls.sync_s is not None:
+    if passage.mirror.acls.read_only:
+        other = UserView(passage.other, passage.mirror.target_cluster_name)
+        yield from missing_to_change_acls(other, "needed to delete the Deny ACLs of acls.read_only")
+    at_origin = ["writers.stop: deny"] if writers.is_denied else []
+    if passage.direction is Direction.MOVE and passage.reverse is not None and passage.reverse.acls.read_only:
+        at_origin.append(f"acls.read_only of mirror {passage.reverse.mirror}")
+    if at_origin and passage.mirror.acls.sync_s is not None:
         yield (
-            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of writers.stop: deny to "
+            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of {' and '.join(at_origin)} to "
             f"{passage.mirror.target.alias}: set acls.sync: off and restart the mirror first"
         )
+    if not writers.is_denied:
+        return
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
     origin = UserView(passage.origin, passage.mirror.source_cluster_name)
     yield from missing_to_change_acls(origin, "needed for writers.stop: deny")

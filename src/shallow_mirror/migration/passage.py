@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.broker import Cluster
+from shallow_mirror.access import open_topics
+from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -126,6 +128,17 @@ class Passage:
         """Return how long the writers at the origin pause, by the last batches of the topics."""
         return read_longest_pause_s(self._origin, self.mirror.source.client, self.log_ends())
 
+    def producers(
+        self, partitions: Sequence[TopicPartition], *, at_origin: bool = True
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """Return the producers that the leaders of partitions remember."""
+        cluster = self._origin if at_origin else self._other
+        return cluster.describe_producers(partitions, request_deadline()) if partitions else {}
+
+    def transactional_ids(self, producer_ids: Collection[int], *, at_origin: bool = True) -> dict[int, str]:
+        """Return the transactional ids of producers that the user may describe. Raises BrokerTooOldError before Kafka 3.0."""
+        return list_transactional_ids(self._origin if at_origin else self._other, producer_ids, request_deadline())
+
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
         return list_log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
@@ -201,6 +214,10 @@ class Passage:
         client = self.mirror.source if at_origin else self.mirror.target
         where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
         self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
+
+    def open_topics(self) -> int:
+        """Let others write to the copies: delete the Deny ACLs of `acls.read_only`. Return how many there were."""
+        return open_topics(self.mirror, [self.target_topic(topic) for topic in self.topics()])
 
     def controls(self) -> TopicControls:
         return self._controls(self.mirror).read()

@@ -33,6 +33,7 @@ from shallow_mirror.preflight.clusters import (
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.preserved_topics import PreservedTopics
+from shallow_mirror.preflight.read_only import read_only_findings
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
@@ -282,6 +283,8 @@ class _Preflight:
             of_log = request_permissions(self._source, [GROUP_LOG], self._deadline())
             self._findings += group_log_problems(of_log, self._config.groups)
         self._findings += target_right_problems(of_target, plans)
+        if self._config.acls.read_only:
+            self._findings += read_only_findings(self._config, sorted({plan.topic for plan in plans.values()}), of_target)
         return plans, targets
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
