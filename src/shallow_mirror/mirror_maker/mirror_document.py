@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shallow_mirror import routing
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.mirror_maker.client_settings import client_settings
 from shallow_mirror.mirror_maker.findings import Finding, Variable
@@ -108,8 +109,7 @@ def _topics(flow: Flow, where: str, target_name: str | None, findings: list[Find
         if chosen is not None and chosen.rsplit(".", 1)[-1] != default:
             findings.append(Finding(name, f"{chosen} is a class of your own: write what it selects as patterns"))
     separator = flow.connector("replication.policy.separator") or "."
-    policy = flow.connector("replication.policy.class")
-    template = target_name or _template(flow, policy, separator, where)
+    template = target_template(flow, where, target_name)
     exclude = [*_patterns(flow, where, findings, _TOPICS_EXCLUDED, "topics.exclude", "topics.blacklist"), *_OWN_TOPICS]
     if "{source}" in template:
         exclude.append(rf"(.*{re.escape(separator)})?{re.escape(flow.target + separator)}.*")
@@ -133,7 +133,17 @@ def _topics(flow: Flow, where: str, target_name: str | None, findings: list[Find
     return topics
 
 
-def _template(flow: Flow, policy: str | None, separator: str, where: str) -> str:
+def target_template(flow: Flow, where: str, target_name: str | None) -> str:
+    """Return the template of target topics. `target_name`: instead of what replication.policy.class says.
+
+    Raises ConfigError for a class of its own without `target_name`, and for a template that names no topics.
+    """
+    policy = flow.connector("replication.policy.class")
+    separator = flow.connector("replication.policy.separator") or "."
+    if target_name:
+        if (problem := routing.template_problem(target_name)) is not None:
+            raise ConfigError(f"--target-name: {problem}")
+        return target_name
     kind = (policy or _DEFAULT_POLICY).rsplit(".", 1)[-1]
     if kind == _DEFAULT_POLICY:
         return f"{{source}}{separator}{{topic}}"

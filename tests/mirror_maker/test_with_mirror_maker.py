@@ -1,0 +1,118 @@
+"""Groups, lag and the end of a real MirrorMaker 2, whose topics a mirror replaces."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition as Place
+from tests.groups.group_runs import PATIENCE_S, write_transactions
+from tests.mirror_maker.mirror_maker_process import MirrorMakerProcess
+from tests.support.console_entry import console
+from tests.support.mirror_runs import catch_up, conf_file, create_topic, delete_topic, high_watermark, topics_of, wait_for
+
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.types import TopicPartition
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
+
+TRANSACTIONS, EQUAL = 0, 1
+
+
+def write(bootstrap: str, topic: str, name: str) -> None:
+    """Partition 0: records with a value each, of transactions and plain. Partition 1: runs of equal records in one millisecond."""
+    write_transactions(bootstrap, topic, 1, 120, name)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    now_ms = time.time_ns() // 1_000_000  # older records would be deleted by retention
+    for number in range(30):
+        for _ in range(1 + number % 4):
+            producer.produce(topic, f"{name}-{number}", b"key", partition=EQUAL, timestamp=now_ms + number // 3)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def log(bootstrap: str, topic: str, partition: int, isolation: str = "read_committed") -> list[tuple[int, bytes]]:
+    """Return offsets and values."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.partition.eof": True}
+    )
+    consumer.assign([Place(topic, partition, 0)])
+    records: list[tuple[int, bytes]] = []
+    while True:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        if message.error():
+            consumer.close()
+            return records
+        records.append((message.offset(), message.value()))
+
+
+def test_groups_continue_in_the_mirrors_topics_at_the_record_at_which_they_stood(
+    two_clusters: Any, spark: Any, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    copy = f"east.{topic_name}"
+    create_topic(source, topic_name, 2)
+    write(source, topic_name, "first")
+    conf = conf_file(tmp_path, source, target, [topic_name])
+    config = MirrorConfig.load(conf)
+    # Nothing is flushed before it is killed, so it copies everything again.
+    mirror_maker = MirrorMakerProcess(tmp_path, source, target, topic_name, {"west.offset.flush.interval.ms": "600000"})
+
+    def copied(runs: int) -> bool:
+        mirror_maker.require_running()
+        ends = [runs * len(log(source, topic_name, partition, "read_uncommitted")) for partition in (TRANSACTIONS, EQUAL)]
+        return copy in topics_of(target) and [high_watermark(target, copy, partition) for partition in range(2)] == ends
+
+    with mirror_maker:
+        wait_for("the first copy", lambda: copied(1))
+        mirror_maker.stop(kill=True)
+        mirror_maker.start()
+        wait_for("the second copy", lambda: copied(2))
+
+    catch_up(config, spark)
+    client, chance = GroupClient(config.target.client, "west"), random.Random(7)
+    positions = {}
+    for number in range(12):
+        for partition in range(2):
+            end = high_watermark(target, copy, partition)
+            positions[f"{topic_name}.{number}", partition] = {0: 0, 1: end, 2: end // 2}.get(number, chance.randrange(end))
+        offsets = {TopicPartition(copy, partition): (positions[f"{topic_name}.{number}", partition], "note") for partition in range(2)}
+        assert client.commit(f"{topic_name}.{number}", offsets) == {}
+    arguments = ("mm2", "groups", str(conf), str(mirror_maker.path), "--group", f"{topic_name}.*", "--apply", "--json")
+    ended = console(*arguments)
+    assert ended.code == 0, ended.stderr
+    report = json.loads(ended.lines[0])
+    moved = {
+        (group["group"], partition["partition"]): partition for group in report["groups"] for partition in group["partitions"]
+    }
+    assert moved.keys() == positions.keys()
+    assert {partition["step"] for partition in moved.values()} == {"committed"}
+    for partition in range(2):
+        copies, mirrored = log(target, copy, partition), log(target, topic_name, partition)
+        visible = {value for _, value in mirrored}
+        for number in range(12):
+            name, position = f"{topic_name}.{number}", positions[f"{topic_name}.{number}", partition]
+            entry = moved[name, partition]
+            skipped = Counter(value for offset, value in mirrored if offset < entry["to_offset"])
+            read = Counter(value for offset, value in copies if offset < position)
+            assert skipped <= read, "a record that the group has not read is left out"
+            wanted = [value for offset, value in copies if offset >= position and value in visible][:5]
+            rest = [value for offset, value in mirrored if offset >= entry["to_offset"]]
+            if entry["result"] == "exact" and position != high_watermark(target, copy, partition) // 2:
+                assert wanted[: len(rest)] == rest[: len(wanted)]
+    committed = client.committed([f"{topic_name}.3"])[f"{topic_name}.3"]
+    at_mirror = {offset.topic_partition.partition: offset for offset in committed if offset.topic_partition.topic == topic_name}
+    assert {partition: offset.offset for partition, offset in at_mirror.items()} == {
+        partition: moved[f"{topic_name}.3", partition]["to_offset"] for partition in range(2)
+    }
+    assert {offset.metadata for offset in at_mirror.values()} == {"note"}
+    client.close()
+    print(Counter((key[1], entry["result"]) for key, entry in moved.items()))
+    for topic in (copy, topic_name):
+        delete_topic(target, topic)
