@@ -82,7 +82,9 @@ def test_groups_continue_in_the_mirrors_topics_at_the_record_at_which_they_stood
         for partition in range(2):
             end = high_watermark(target, copy, partition)
             positions[f"{topic_name}.{number}", partition] = {0: 0, 1: end, 2: end // 2}.get(number, chance.randrange(end))
-        offsets = {TopicPartition(copy, partition): (positions[f"{topic_name}.{number}", partition], "note") for partition in range(2)}
+        offsets = {
+            TopicPartition(copy, partition): (positions[f"{topic_name}.{number}", partition], "note") for partition in range(2)
+        }
         assert client.commit(f"{topic_name}.{number}", offsets) == {}
     arguments = ("mm2", "groups", str(conf), str(mirror_maker.path), "--group", f"{topic_name}.*", "--apply", "--json")
     ended = console(*arguments)

@@ -6,7 +6,8 @@ sequence of runs, each of consecutive records of the source. For a position in t
 A  Every source record before the one that r is a copy of was copied before the position. A group may therefore continue at that
    source record without missing any; at an earlier one it repeats some.
 B  Each source record that equals r (timestamp, key, value, headers) is a candidate, and one of them is it. So the earliest
-   candidate misses nothing. If there is only one, or if the neighbours on both sides equal those of r at only one, it is exact.
+   candidate misses nothing. If the neighbours on both sides equal those of r at only one, that is exact. So is a single one, if
+   the record before r says the same; otherwise the lower of both counts.
 C  Compaction or retention may have removed r from the source. Then a record before the position is searched for instead: the
    nearest that the source still has, and the group continues behind it.
 """
@@ -73,14 +74,35 @@ class _Hit(NamedTuple):
     """Of the row in the search."""
 
 
+_NOWHERE = _Hit(-1, -1)
+
+
 @dataclass(slots=True)
 class _Hits:
+    """Where the other log has the content of an anchor."""
+
     count: int = 0
-    first: _Hit | None = None
-    last: _Hit | None = None
+    first: _Hit = _NOWHERE
+    last: _Hit = _NOWHERE
     with_neighbours: int = 0
-    best: _Hit | None = None
+    best: _Hit = _NOWHERE
     """The first of those with equal neighbours."""
+    behind_equal: int = 0
+    """How many are directly behind equal records. The records behind an anchor may be gone."""
+
+    @property
+    def is_sure(self) -> bool:
+        return self.with_neighbours == 1 or (self.count == 1 and self.behind_equal == 1)
+
+    @property
+    def spread(self) -> int:
+        """Return how many records the last one is behind the first."""
+        return self.last.number - self.first.number
+
+    def place(self, *, is_next: bool) -> _Hit:
+        """Return where a group continues: at the record, or behind it."""
+        hit = self.best if self.with_neighbours == 1 else self.first
+        return hit if is_next else _Hit(hit.offset + 1, hit.number + 1)
 
 
 def anchors_at(rows: Sequence[Row], position: int) -> list[Anchor]:
@@ -129,29 +151,34 @@ class RecordSearch:
     def is_decided(self) -> bool:
         """Return whether more rows are unlikely to change the result."""
         best = self._hits[0].best
-        return best is not None and self._at + self._dropped - best.number > BEHIND_ROWS
+        return best is not _NOWHERE and self._at + self._dropped - best.number > BEHIND_ROWS
 
     def result(self) -> Found | None:
         """Return the position, when the last row was added; None if no record was found."""
         self._evaluate(len(self._contents))
-        for passed_over, (anchor, hits) in enumerate(zip(self._anchors, self._hits, strict=True)):
-            if hits.first is None or hits.last is None:
-                continue
-            chosen = hits.best if hits.with_neighbours == 1 else None
-            is_exact = hits.count == 1 or chosen is not None
-            hit = chosen or hits.first
-            return Found(
-                offset=hit.offset + (0 if anchor.is_next else 1),
-                repeats=0 if is_exact else hits.last.number - hits.first.number,
-                passed_over=passed_over,
-            )
-        return None
+        found = [
+            (passed_over, anchor, hits)
+            for passed_over, (anchor, hits) in enumerate(zip(self._anchors, self._hits, strict=True))
+            if hits.count
+        ]
+        if not found:
+            return None
+        passed_over, anchor, hits = found[0]
+        place = hits.place(is_next=anchor.is_next)
+        repeats = 0 if hits.is_sure or hits.count == 1 else hits.spread
+        if not hits.is_sure and len(found) > 1:
+            # A single equal record may be another one, if compaction has removed the right one: the one before it must agree.
+            _, before, other_hits = found[1]
+            other = other_hits.place(is_next=before.is_next)
+            repeats += max(0, place.number - other.number)
+            place = min(place, other)
+        return Found(offset=place.offset, repeats=repeats, passed_over=passed_over)
 
     @property
     def has_neighbours(self) -> bool:
         """Return whether a record was found at exactly one place with equal neighbours, on both sides."""
         found = next((hits for hits in self._hits if hits.count), None)
-        return found is not None and found.with_neighbours == 1
+        return found is not None and found.is_sure
 
     def _evaluate(self, end: int) -> None:
         for at in range(self._at, end):
@@ -162,13 +189,14 @@ class RecordSearch:
     def _note(self, number: int, at: int) -> None:
         hits, hit = self._hits[number], _Hit(self._offsets[at], at + self._dropped)
         hits.count += 1
-        hits.first, hits.last = hits.first or hit, hit
+        hits.first, hits.last = hit if hits.first is _NOWHERE else hits.first, hit
         before, after = self._neighbours[number]
-        if _is_equal(before, self._contents[max(0, at - NEIGHBOURS) : at][::-1]) and _is_equal(
-            after, self._contents[at + 1 : at + 1 + NEIGHBOURS]
-        ):
+        if not _is_equal(before, self._contents[max(0, at - NEIGHBOURS) : at][::-1]):
+            return
+        hits.behind_equal += bool(before) and at > 0
+        if _is_equal(after, self._contents[at + 1 : at + 1 + NEIGHBOURS]):
             hits.with_neighbours += 1
-            hits.best = hits.best or hit
+            hits.best = hit if hits.best is _NOWHERE else hits.best
 
 
 def _is_equal(wanted: Sequence[bytes], there: Sequence[bytes]) -> bool:
