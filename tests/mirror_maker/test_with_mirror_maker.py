@@ -25,6 +25,13 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
 TRANSACTIONS, EQUAL = 0, 1
 
 
+def mm2(command: str, *arguments: object) -> tuple[int, Any]:
+    """Return the exit code and the document of a command."""
+    ended = console("mm2", command, *map(str, arguments), "--json")
+    assert ended.lines, ended.stderr
+    return ended.code, json.loads(ended.lines[0])
+
+
 def write(bootstrap: str, topic: str, name: str) -> None:
     """Partition 0: records with a value each, of transactions and plain. Partition 1: runs of equal records in one millisecond."""
     write_transactions(bootstrap, topic, 1, 120, name)
@@ -86,10 +93,8 @@ def test_groups_continue_in_the_mirrors_topics_at_the_record_at_which_they_stood
             TopicPartition(copy, partition): (positions[f"{topic_name}.{number}", partition], "note") for partition in range(2)
         }
         assert client.commit(f"{topic_name}.{number}", offsets) == {}
-    arguments = ("mm2", "groups", str(conf), str(mirror_maker.path), "--group", f"{topic_name}.*", "--apply", "--json")
-    ended = console(*arguments)
-    assert ended.code == 0, ended.stderr
-    report = json.loads(ended.lines[0])
+    code, report = mm2("groups", conf, mirror_maker.path, "--group", f"{topic_name}.*", "--apply")
+    assert code == 0
     moved = {
         (group["group"], partition["partition"]): partition for group in report["groups"] for partition in group["partitions"]
     }
@@ -115,6 +120,53 @@ def test_groups_continue_in_the_mirrors_topics_at_the_record_at_which_they_stood
     }
     assert {offset.metadata for offset in at_mirror.values()} == {"note"}
     client.close()
-    print(Counter((key[1], entry["result"]) for key, entry in moved.items()))
     for topic in (copy, topic_name):
         delete_topic(target, topic)
+
+
+def test_a_mirror_continues_in_its_topics_when_everything_is_copied_and_nobody_writes(
+    two_clusters: Any, spark: Any, tmp_path: Path, topic_name: str
+) -> None:
+    source, target, copy = two_clusters.source.bootstrap, two_clusters.target.bootstrap, f"east.{topic_name}"
+    create_topic(source, topic_name, 2)
+    write(source, topic_name, "first")
+    conf = conf_file(tmp_path, source, target, [topic_name], topics={"target_name": "{source}.{topic}"}, read={"start": "latest"})
+    mirror_maker = MirrorMakerProcess(tmp_path, source, target, topic_name)
+    arguments = (conf, mirror_maker.path)
+
+    def lag() -> int:
+        return int(mm2("lag", *arguments)[1]["lag_records"])
+
+    with mirror_maker:
+        wait_for("its topics", lambda: copy in topics_of(target) and "mm2-offsets.east.internal" in topics_of(target))
+        wait_for("everything copied and recorded", lambda: lag() == 0)
+        code, checked = mm2("check", *arguments, "--watch", 2)
+        assert (code, checked["is_fine"]) == (1, False)
+        problems = "\n".join(checked["problems"])
+        assert "its group east-mm2 has members" in problems
+        assert "of this flow within 2 s: stop it" in problems
+        assert f"{topic_name}-" not in problems, "nothing is left to copy"
+
+    write(source, topic_name, "second")
+    expected = sum(len(log(source, topic_name, partition, "read_uncommitted")) for partition in range(2)) - sum(
+        high_watermark(target, copy, partition) for partition in range(2)
+    )
+    assert lag() == expected > 0
+    code, checked = mm2("check", *arguments, "--watch", 0)
+    assert code == 1
+    assert len(checked["problems"]) == 2, "one for each partition, which is not copied"
+    with mirror_maker:
+        wait_for("everything copied and recorded", lambda: lag() == 0)
+    wait_for("its end", lambda: mm2("check", *arguments, "--watch", 1)[0] == 0)
+
+    settings = MirrorConfig.load(conf)
+    catch_up(settings, spark)
+    write(source, topic_name, "third")
+    catch_up(settings, spark)
+    for partition in range(2):
+        mirrored = [value for _, value in log(target, copy, partition)]
+        third = [value for _, value in log(source, topic_name, partition) if value.startswith(b"third")]
+        assert third
+        assert [value for value in mirrored if value.startswith(b"third")] == third
+        assert mirrored[-len(third) :] == third
+    delete_topic(target, copy)

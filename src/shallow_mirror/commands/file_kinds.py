@@ -45,6 +45,8 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "report": _MIRROR_OR_RESTORE,
     "translate": _MIRROR_OR_RESTORE,
     "groups": _MIRROR,
+    "mm2 lag": _MIRROR,
+    "mm2 check": _MIRROR,
     "mm2 groups": _MIRROR,
     "acls": _MIRROR,
     "schemas": _MIRROR,

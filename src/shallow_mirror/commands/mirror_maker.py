@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shallow_mirror.commands.file_kinds import load_mirror
-from shallow_mirror.commands.options import EXIT_LEFT, AsJson, Conf
+from shallow_mirror.commands.options import EXIT_DIFFERENT, EXIT_LEFT, AsJson, Conf
 from shallow_mirror.commands.sessions import interruptible, session_for
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.progress import Spoken
@@ -32,6 +34,61 @@ OffsetsTopic = Annotated[
         "--offsets-topic", metavar="TOPIC", help="offset.storage.topic of its workers, in a Connect cluster of your own."
     ),
 ]
+
+
+@mm2.command("lag")
+def lag(
+    conf: Conf, file: Properties, target_name: TargetName = None, offsets_topic: OffsetsTopic = None, as_json: AsJson = False
+) -> None:
+    """Show how far MirrorMaker 2 has copied each partition of the mirrored topics. The exit code is 1 while it is behind.
+
+    Kafka Connect records the offsets once per offset.flush.interval.ms, by default a minute.
+    """
+    from shallow_mirror.mirror_maker.running import lag as mirror_maker_lag
+    from shallow_mirror.operations.status_view import stdout_console
+
+    config = load_mirror(conf, "mm2 lag")
+    names = _names(config, file, target_name, offsets_topic)
+    with interruptible("nothing was changed"), Spoken("mm2 lag") as spoken:
+        read = mirror_maker_lag.read_lag(
+            config, names, file.name, on_wait=lambda awaited: spoken.awaits(f"mm2 lag: waits for {awaited}")
+        )
+    mirror_maker_lag.show(read, stdout_console(), as_json=as_json)
+    if read.records:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@mm2.command("check")
+def check(
+    conf: Conf,
+    file: Properties,
+    watch_s: Annotated[
+        float, typer.Option("--watch", metavar="SECONDS", min=0.0, help="How long both clusters are watched for writers.")
+    ] = 15.0,
+    target_name: TargetName = None,
+    offsets_topic: OffsetsTopic = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that the mirror may continue in MirrorMaker 2's topics: everything is copied, and nobody writes any more.
+
+    The exit code is 1 if something is in the way. Nothing is changed.
+    """
+    from shallow_mirror.mirror_maker.running.take_over import check_take_over
+
+    config = load_mirror(conf, "mm2 check")
+    names = _names(config, file, target_name, offsets_topic)
+    with interruptible("nothing was changed"), Spoken("mm2 check") as spoken:
+        checked = check_take_over(
+            config,
+            names,
+            file.name,
+            watch_s=watch_s,
+            sleep=time.sleep,
+            on_wait=lambda awaited: spoken.awaits(f"mm2 check: waits for {awaited}"),
+        )
+    print(json.dumps(checked.document()) if as_json else "\n".join(checked.lines()))
+    if not checked.is_fine:
+        raise typer.Exit(EXIT_DIFFERENT)
 
 
 @mm2.command("groups")
@@ -83,9 +140,9 @@ def groups(
         raise typer.Exit(EXIT_LEFT)
 
 
-def _names(config: MirrorConfig, file: Path, target_name: str | None) -> MirrorMakerNames:
+def _names(config: MirrorConfig, file: Path, target_name: str | None, offsets_topic: str | None = None) -> MirrorMakerNames:
     from shallow_mirror.mirror_maker import mirror_files
     from shallow_mirror.mirror_maker.running.names import flow_between, names_of
 
     flow = flow_between(mirror_files.read_flows(file), config.source.alias, config.target.alias, file.name)
-    return names_of(flow, file.name, target_name=target_name)
+    return names_of(flow, file.name, target_name=target_name, connect_offsets=offsets_topic)

@@ -15,6 +15,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupPartition, Outcome
 from shallow_mirror.groups.sync_once import REQUEST_S, group_filter, plan_committed
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets
+from shallow_mirror.mirror_maker.running.copies import copies_of, no_copies
 from shallow_mirror.mirror_maker.running.log_reader import LogReader
 from shallow_mirror.mirror_maker.running.names import MirrorMakerNames
 from shallow_mirror.mirror_maker.running.positions import PositionFinder, SourcePosition
@@ -140,10 +141,12 @@ def move_groups(
         groups.require(groups.source, offset_map)
         groups.require(groups.target, offset_map)
         on_wait(f"the groups of {config.target_cluster_name} and their committed offsets")
-        copies = _copies(config, names, source, target)
+        copies = copies_of(config, names, source, target)
+        if not copies:
+            raise no_copies(names, config.target_cluster_name)
         committed = [commit for commit in at_target.committed(is_wanted) if commit.topic_partition in copies]
         if not committed:
-            raise ConfigError(_nothing(config, names, pattern, has_copies=bool(copies)))
+            raise _no_groups(config, names, pattern)
         on_wait(f"the records of {counted(len(committed), 'position')}")
         finder = PositionFinder(names, source, target, most_bytes=most_bytes)
         found = {
@@ -207,26 +210,9 @@ def _require_other_topics(config: MirrorConfig, names: MirrorMakerNames) -> None
         )
 
 
-def _copies(
-    config: MirrorConfig, names: MirrorMakerNames, source: LogReader, target: LogReader
-) -> dict[TopicPartition, TopicPartition]:
-    """Return the mirrored partitions of the source by their copies of MirrorMaker 2."""
-    at_target = target.partitions()
-    return {
-        TopicPartition(copy, partition): TopicPartition(topic, partition)
-        for topic, partitions in source.partitions().items()
-        if config.topics.is_included(topic) and (copy := names.target_topic(topic)) in at_target
-        for partition in partitions
-        if partition in at_target[copy]
-    }
-
-
-def _nothing(config: MirrorConfig, names: MirrorMakerNames, pattern: str | None, *, has_copies: bool) -> str:
-    where, example = config.target_cluster_name, names.target_topic("TOPIC")
-    if not has_copies:
-        return (
-            f"{where} has no topic {example} of a mirrored topic: MirrorMaker 2 has copied none, it names them in another way "
-            "(--target-name), or the mirror's user may not Describe them"
-        )
+def _no_groups(config: MirrorConfig, names: MirrorMakerNames, pattern: str | None) -> ConfigError:
     which = "no group" if pattern is None else f"--group {pattern}: no group of this name"
-    return f"{where}: {which} has committed offsets in topics of MirrorMaker 2 ({example}) that the mirror file includes"
+    return ConfigError(
+        f"{config.target_cluster_name}: {which} that the mirror file includes has committed offsets in topics of MirrorMaker 2 "
+        f"({names.target_topic('TOPIC')})"
+    )

@@ -106,7 +106,7 @@ class LogReader:
             rows: list[Row] = []
             for piece in self.rows(topic_partition, OffsetRange(start, held.end), budget):
                 rows += piece
-                if sum(row.offset >= position for row in rows[-behind:]) >= behind:
+                if behind and sum(row.offset >= position for row in rows[-behind:]) >= behind:
                     break
             if sum(row.offset < position for row in rows) >= before or start == held.start or budget.is_spent:
                 return rows

@@ -66,6 +66,16 @@ def names_of(flow: Flow, where: str, *, target_name: str | None = None, connect_
     )
 
 
+def require_connect_offsets(names: MirrorMakerNames, where: str) -> str:
+    """Return the topic of Kafka Connect. `where`: the configuration. Raises ConfigError if it is not known."""
+    if names.connect_offsets is None:
+        raise ConfigError(
+            f"{where} is the configuration of a connector, and does not name the topic in which its Connect cluster keeps "
+            "offsets: give the workers' offset.storage.topic with --offsets-topic"
+        )
+    return names.connect_offsets
+
+
 def flow_between(flows: Sequence[Flow], source: str, target: str, where: str) -> Flow:
     """Return the flow between the clusters of a mirror file, by their aliases. Raises ConfigError if there is none."""
     for flow in flows:

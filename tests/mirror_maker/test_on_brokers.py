@@ -1,4 +1,4 @@
-"""`mm2 groups` on real clusters, over copies that a client wrote as MirrorMaker 2 does. No Spark."""
+"""`mm2` on real clusters, over copies that a client wrote as MirrorMaker 2 does. No Spark."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from tests.groups.mirrored_topic import Mirrored
 from tests.support.console_entry import console
 from tests.support.exit_codes import exit_code
 from tests.support.mirror_runs import create_topic, delete_topic
+
+from shallow_mirror.mirror_maker.flows import Flow
+from shallow_mirror.mirror_maker.running.names import names_of
+from shallow_mirror.mirror_maker.running.take_over import check_take_over
 
 pytestmark = pytest.mark.brokers
 
@@ -108,6 +112,77 @@ def test_groups_and_topics_that_do_not_exist_are_named(
 ) -> None:
     m, properties = mirrored, str(mirrored.path.parent / "mm2.properties")
     assert exit_code("mm2", "groups", str(m.path), properties, "--group", "none-such") == 2
-    assert "--group none-such: no group of this name has committed offsets in topics of MirrorMaker 2" in capsys.readouterr().err
+    assert "--group none-such: no group of this name that the mirror file includes has committed" in capsys.readouterr().err
     assert exit_code("mm2", "groups", str(m.path), properties, "--target-name", "copy-{topic}") == 2
     assert "has no topic copy-TOPIC of a mirrored topic" in capsys.readouterr().err
+
+
+def record_offsets(target: str, topic: str, offsets: dict[int, int]) -> str:
+    """Write source offsets as Kafka Connect does, among others. Return its topic."""
+    internal = f"offsets.{topic}"
+    create_topic(target, internal, 2)
+    producer = Producer({"bootstrap.servers": target, "log_level": 0})
+
+    def record(cluster: str, partition: int, offset: int | None) -> None:
+        key = json.dumps(["MirrorSourceConnector", {"cluster": cluster, "partition": partition, "topic": topic}])
+        producer.produce(internal, None if offset is None else json.dumps({"offset": offset}), key, partition=partition % 2)
+
+    for partition, offset in offsets.items():
+        record("east", partition, 0)
+        record("east", partition, offset)
+        record("north", partition, 77)
+    record("east", 3, None)
+    assert producer.flush(PATIENCE_S) == 0
+    return internal
+
+
+def test_the_lag_is_what_connect_has_not_recorded_and_a_take_over_is_refused(mirrored: Mirrored) -> None:
+    m, properties = mirrored, str(mirrored.path.parent / "mm2.properties")
+    internal = record_offsets(m.config.target.client.value("bootstrap.servers"), m.topic, {0: 9, 1: 6, 2: 9, 3: 9})
+    arguments = (str(m.path), properties, "--offsets-topic", internal)
+    ended = console("mm2", "lag", *arguments, "--json")
+    assert (ended.code, ended.slow_imports) == (1, "[]"), ended.stderr
+    lag = json.loads(ended.lines[0])
+    assert (lag["flow"], lag["lag_records"]) == ("east->west", 13)
+    partitions = {
+        entry["partition"]: (entry["copied"], entry["log_end"], entry["lag_records"], entry["has_same_end"])
+        for entry in lag["partitions"]
+    }
+    assert partitions == {0: (10, 10, 0, True), 1: (7, 10, 3, True), 2: (10, 10, 0, True), 3: (None, 10, 10, True)}
+
+    checked = console("mm2", "check", *arguments, "--watch", "0")
+    assert checked.code == 1
+    assert checked.lines == [
+        "MirrorMaker 2 east->west: 4 partitions, watched for 0 s: the mirror must not run yet",
+        "- topics.target_name is '{topic}', MirrorMaker 2 writes to '{source}.{topic}': the mirror would use other topics",
+        "- read.start is earliest: the mirror would copy again what MirrorMaker 2 has copied; set latest",
+        f"- {m.topic}-1: 3 records not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them",
+        f"- {m.topic}-3: 10 records not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them",
+    ]
+
+
+def test_writers_are_seen_while_both_clusters_are_watched(mirrored: Mirrored) -> None:
+    m = mirrored
+    producers = [
+        Producer({"bootstrap.servers": side.client.value("bootstrap.servers"), "log_level": 0})
+        for side in (m.config.source, m.config.target)
+    ]
+
+    def write(_seconds: float) -> None:
+        for producer, topic in zip(producers, (m.topic, f"east.{m.topic}"), strict=True):
+            producer.produce(topic, f"late in {topic}", partition=0)
+            assert producer.flush(PATIENCE_S) == 0
+
+    flow = Flow("east", "west", {"clusters": "east, west"})
+    names = names_of(flow, "mm2.properties", connect_offsets=f"offsets.{m.topic}")
+    checked = check_take_over(m.config, names, "mm2.properties", watch_s=5, sleep=write, on_wait=lambda _: None)
+    assert (
+        f"somebody wrote to east.{m.topic}-0 of the target within 5 s: stop MirrorMaker 2 and other producers" in checked.problems
+    )
+    assert f"producers wrote to {m.topic}-0 of the source within 5 s: stop them until the mirror runs" in checked.problems
+
+
+def test_an_offsets_topic_that_is_not_there_is_named(mirrored: Mirrored, capsys: pytest.CaptureFixture[str]) -> None:
+    m, properties = mirrored, str(mirrored.path.parent / "mm2.properties")
+    assert exit_code("mm2", "lag", str(m.path), properties, "--offsets-topic", "none-such") == 2
+    assert "has no topic none-such, in which Kafka Connect keeps offsets" in capsys.readouterr().err
