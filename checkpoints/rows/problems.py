@@ -35,6 +35,8 @@ class ProblemKind(enum.StrEnum):
     """Quotas could not be compared or created."""
     SCHEMA = "schema"
     """Schemas could not be compared or registered, or conflict with those of the target."""
+    HEARTBEAT = "heartbeat"
+    """A heartbeat in MirrorMaker 2's format could not be written."""
     ENDED = "ended"
     """What ended a run."""
 

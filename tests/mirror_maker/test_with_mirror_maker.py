@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +18,34 @@ from confluent_kafka import Consumer, Producer, TopicPartition as Place
 from tests.groups.group_runs import PATIENCE_S, write_transactions
 from tests.mirror_maker.mirror_maker_process import MirrorMakerProcess
 from tests.support.console_entry import console
-from tests.support.mirror_runs import catch_up, conf_file, create_topic, delete_topic, high_watermark, topics_of, wait_for
+from tests.support.mirror_runs import (
+    catch_up,
+    conf_file,
+    create_topic,
+    delete_topic,
+    delete_topics_ending,
+    high_watermark,
+    topics_of,
+    wait_for,
+)
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, jars_of, java_executable
+from shallow_mirror.mirror_maker.heartbeats import HeartbeatPasses
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
 
 TRANSACTIONS, EQUAL = 0, 1
+
+
+@pytest.fixture(autouse=True)
+def _clean_clusters(two_clusters: Any) -> Iterator[None]:
+    """Delete the topics of MirrorMaker 2 and of its Connect workers."""
+    yield
+    for cluster in two_clusters:
+        delete_topics_ending(cluster.bootstrap, ("heartbeats", ".internal"))
 
 
 def mm2(command: str, *arguments: object) -> tuple[int, Any]:
@@ -170,3 +193,20 @@ def test_a_mirror_continues_in_its_topics_when_everything_is_copied_and_nobody_w
         assert [value for value in mirrored if value.startswith(b"third")] == third
         assert mirrored[-len(third) :] == third
     delete_topic(target, copy)
+
+
+def test_mirror_maker_reads_heartbeats_of_a_mirror(two_clusters: Any, tmp_path: Path) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    settings = MirrorConfig.load(conf_file(tmp_path, source, target, ["none"], topics={"replication_factor": 1}))
+    with closing(HeartbeatPasses(settings)) as passes:
+        passes.run_pass(datetime(2026, 11, 27, 5, 55, 36, tzinfo=UTC))
+    create_topic(target, "east.heartbeats")  # the copy of the source's
+    command = [
+        java_executable(),
+        "-cp",
+        f"{jars_of(CONNECT_JAR_SET)[0].parent}/*",
+        str(Path(__file__).parent / "HeartbeatReader.java"),
+    ]
+    ended = subprocess.run([*command, target], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["east west 1795758936000 1795758936000", "[east]"]

@@ -18,7 +18,7 @@ _TOPICS_EXCLUDED = r".*[\-\.]internal, .*\.replica, __.*"
 _GROUPS_EXCLUDED = "console-consumer-.*, connect-.*, __.*"
 """Defaults of MirrorMaker 2."""
 
-_OWN_TOPICS = ("heartbeats", r"mm2-.*\.internal", r".*\.checkpoints\.internal")
+_OWN_TOPICS = (routing.HEARTBEATS, r"mm2-.*\.internal", r".*\.checkpoints\.internal")
 """Topics of MirrorMaker 2 itself, which it never mirrors as data."""
 
 _DEFAULT_POLICY, _IDENTITY_POLICY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
@@ -72,6 +72,9 @@ def imported_mirror(flow: Flow, where: str, *, target_name: str | None = None) -
     document |= {"groups": groups} if groups else {}
     acls = _acls(flow, where, findings)
     document |= {"acls": acls} if acls else {}
+    if _is_on(flow, "emit.heartbeats.enabled", default=False):
+        seconds = flow.connector("emit.heartbeats.interval.seconds") or "1"
+        document["heartbeats"] = {"interval": f"{_number(seconds, f'{where}: emit.heartbeats.interval.seconds')} seconds"}
     document["tables"] = f"{flow.name}-tables"
     if tasks := flow.connector("tasks.max"):
         findings.append(Finding("tasks.max", f"{tasks}: the counterpart is write.slots, 8 concurrent transactions by default"))

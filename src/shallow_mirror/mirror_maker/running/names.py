@@ -11,8 +11,6 @@ from shallow_mirror.mirror_maker.flows import Flow
 from shallow_mirror.mirror_maker.mirror_document import target_template
 from shallow_mirror.types import IsolationLevel
 
-HEARTBEATS = "heartbeats"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorMakerNames:

@@ -19,7 +19,7 @@ from shallow_mirror.mirror_maker.running.copies import (
 )
 from shallow_mirror.mirror_maker.running.internal_records import heartbeat_key
 from shallow_mirror.mirror_maker.running.log_reader import ByteBudget, LogReader
-from shallow_mirror.mirror_maker.running.names import HEARTBEATS, MirrorMakerNames, require_connect_offsets
+from shallow_mirror.mirror_maker.running.names import MirrorMakerNames, require_connect_offsets
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 
@@ -86,7 +86,9 @@ def check_take_over(
         copies = copies_of(config, names, source, target)
         if not copies:
             raise no_copies(names, config.target_cluster_name)
-        heartbeats = [TopicPartition(HEARTBEATS, partition) for partition in target.partitions().get(HEARTBEATS, ())]
+        heartbeats = [
+            TopicPartition(routing.HEARTBEATS, partition) for partition in target.partitions().get(routing.HEARTBEATS, ())
+        ]
         source_places = list(copies.values())
         before = source.ranges(source_places), watched.ranges([*copies, *heartbeats])
         on_wait(f"{watch_s:g} s to pass, in which nobody may write")
