@@ -89,7 +89,9 @@ def source_log(rows: list[Row], syncs: Sequence[tuple[int, int]] = ()) -> Logs:
 
 
 def find(source: Logs, target: Logs, position: int, most_bytes: int = 1 << 20) -> SourcePosition:
-    return PositionFinder(NAMES, source, target, most_bytes=most_bytes).find(ORDERS, position)
+    finder = PositionFinder(NAMES, source, target, most_bytes=most_bytes)
+    finder.prepare([ORDERS])
+    return finder.find(ORDERS, position)
 
 
 @pytest.mark.parametrize(("position", "offset"), [(0, 500), (1, 501), (399, 899), (400, 900)])

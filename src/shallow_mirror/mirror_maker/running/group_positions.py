@@ -149,6 +149,7 @@ def move_groups(
             raise _no_groups(config, names, pattern)
         on_wait(f"the records of {counted(len(committed), 'position')}")
         finder = PositionFinder(names, source, target, most_bytes=most_bytes)
+        finder.prepare({copies[commit.topic_partition] for commit in committed})
         found = {
             (commit.group, source_partition): (commit, _find(finder, source_partition, commit))
             for commit in committed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from shallow_mirror.mirror_maker.running.internal_records import OffsetSync, parse_offset_sync
@@ -61,8 +61,18 @@ class PositionFinder:
         """`most_bytes`: of a source partition that are read for one position."""
         self._names, self._source, self._target, self._most_bytes = names, source, target, most_bytes
         self._found: dict[tuple[TopicPartition, int], SourcePosition] = {}
+        self._held: dict[TopicPartition, OffsetRange] = {}
+        self._copied: dict[TopicPartition, OffsetRange] = {}
         self._syncs: _Syncs | None = None
         self._is_append_time: dict[str, bool] = {}
+
+    def prepare(self, partitions: Collection[TopicPartition]) -> None:
+        """Request what the logs of these partitions and of their copies hold, in few requests. To be called before `find`."""
+        self._held = self._source.ranges(partitions)
+        self._copied = self._target.ranges([self._copy_of(partition) for partition in partitions])
+
+    def _copy_of(self, source: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._names.target_topic(source.topic), source.partition)
 
     def find(self, source: TopicPartition, position: int) -> SourcePosition:
         """Return the source offset for a position in the copy of a partition. Raises RetriableError, ConfigError."""
@@ -71,8 +81,8 @@ class PositionFinder:
         return self._found[source, position]
 
     def _find(self, source: TopicPartition, position: int) -> SourcePosition:
-        copy = TopicPartition(self._names.target_topic(source.topic), source.partition)
-        copied, held = self._target.ranges([copy])[copy], self._source.ranges([source])[source]
+        copy = self._copy_of(source)
+        copied, held = self._copied[copy], self._held[source]
         if position > copied.end:
             return SourcePosition(offset=None, reason=f"{copy} ends at {copied.end:,}: it was deleted, or has lost records")
         if copied.end == 0:
