@@ -65,7 +65,8 @@ class Logs(LogReader):
     def rows(self, topic_partition: TopicPartition, offsets: OffsetRange, budget: ByteBudget) -> Iterator[list[Row]]:
         self.read.append(offsets.start)
         for row_ in self.logs[topic_partition]:
-            if budget.is_spent:
+            if budget.left <= 0:
+                budget.is_exceeded = True
                 return
             if offsets.start <= row_.offset < offsets.end:
                 budget.left -= ROW_BYTES
@@ -141,7 +142,7 @@ def test_a_pair_behind_the_record_is_not_trusted() -> None:
 
 def test_what_cannot_be_found_is_left_with_a_reason() -> None:
     source, rows = source_log(log_of(10)), log_of(10)
-    assert "ends at 10: it was deleted" in str(find(source, Logs(logs={COPY: rows}), 11).reason)
+    assert "ends at 10: it was created again" in str(find(source, Logs(logs={COPY: rows}), 11).reason)
     expired = Logs(logs={COPY: []}, starts={COPY: 10}, ends={COPY: 10})
     assert "holds no record any more" in str(find(source, expired, 10).reason)
     assert find(source, Logs(logs={COPY: []}), 0) == SourcePosition(offset=0)
@@ -151,7 +152,7 @@ def test_equal_records_lead_to_the_earliest_and_the_rest_is_counted() -> None:
     equal = [row(number, "x", 5) for number in range(6)]
     moved = find(source_log(equal), Logs(logs={COPY: equal}), 4)
     assert (moved.offset, moved.repeats) == (0, 5)
-    assert "equal records: 6 places are possible, the earliest was chosen" in str(moved.reason)
+    assert moved.reason == "equal or deleted records: the earliest of 6 possible places was chosen"
 
 
 def test_a_record_that_the_source_deleted_is_passed_over() -> None:
@@ -166,3 +167,17 @@ def test_neighbours_behind_large_holes_are_read_as_well() -> None:
     target = Logs(logs={COPY: copy})
     assert find(source_log(log_of(100)), target, 4_951) == SourcePosition(offset=100)
     assert len(target.read) > 1
+
+
+def test_records_that_are_too_large_for_the_bound_are_left() -> None:
+    rows = log_of(100)
+    left = find(source_log(rows), Logs(logs={COPY: rows}), 50, most_bytes=10 * ROW_BYTES)
+    assert left == SourcePosition(offset=None, reason="the records of east.orders-0 at the offset are too large: --search-mib")
+
+
+def test_headers_that_a_converter_changed_do_not_matter() -> None:
+    source = [row(number, f"v{number}", number, "h") for number in range(3000)]
+    changed = [row(number, f"v{number}", number, "aA==") for number in range(3000)]
+    logs = source_log(source)
+    assert find(logs, Logs(logs={COPY: changed}), 500, most_bytes=2000 * ROW_BYTES) == SourcePosition(offset=500)
+    assert len(logs.read) == 1

@@ -19,8 +19,8 @@ _OFFSETS_BYTES = 256 << 20
 """Of Connect's topic at most so much is read."""
 _COUNTED_BYTES = 4 << 20
 """Of a source partition at most so much is read to count records; a larger lag is given in offsets."""
-_LAST_RECORDS = 8
-"""Compared at the ends of both logs."""
+_LAST_BYTES = 256 << 20
+"""The last record of a log is compared if it is within so many bytes of the end."""
 
 
 class RecordedOffset(NamedTuple):
@@ -42,7 +42,7 @@ class CopiedPartition:
     is_counted: bool
     """Whether the lag counts records; else offsets, so that the lag is at most that."""
     has_same_end: bool
-    """Whether the last records of both logs are equal."""
+    """Whether the last record of both logs is the same."""
 
     @property
     def is_copied(self) -> bool:
@@ -104,7 +104,7 @@ def recorded_offsets(names: MirrorMakerNames, topic: str, target: LogReader) -> 
                 recorded.pop(copied.topic_partition, None)
                 if copied.offset is not None:
                     recorded[copied.topic_partition] = RecordedOffset(copied.offset + 1, record.timestamp_ms)
-    if budget.is_spent:
+    if budget.is_exceeded:
         raise ConfigError(
             f"{target.where}: {topic} has more than {_OFFSETS_BYTES >> 20} MiB: it is not compacted, or another topic"
         )
@@ -126,15 +126,8 @@ def copied_partitions(
         rest = OffsetRange(min(held.end, max(held.start, offset.offset if offset is not None else 0)), held.end)
         budget = ByteBudget(_COUNTED_BYTES)
         count = sum(len(rows) for rows in source.rows(partition, rest, budget))
-        is_counted = not budget.is_spent
+        is_counted = not budget.is_exceeded
         compared = KEY_AND_VALUE if append_times[copy.topic] else WITHOUT_HEADERS
-        ends = [
-            [
-                row.content[compared]
-                for row in reader.rows_around(place, log, log.end, _LAST_RECORDS, 0, ByteBudget(_COUNTED_BYTES))
-            ]
-            for reader, place, log in ((source, partition, held), (target, copy, at_target[copy]))
-        ]
         result.append(
             CopiedPartition(
                 source=partition,
@@ -143,22 +136,23 @@ def copied_partitions(
                 log_end=held.end,
                 lag_records=count if is_counted else rest.end - rest.start,
                 is_counted=is_counted,
-                has_same_end=_have_same_end(*ends),
+                has_same_end=_have_same_end(
+                    _last(source, partition, held, compared), _last(target, copy, at_target[copy], compared)
+                ),
             )
         )
     return result
 
 
-def _last(reader: LogReader, place: TopicPartition, held: OffsetRange, compared: slice) -> list[bytes]:
-    """Return the contents of the last records of a log."""
-    rows = reader.rows_around(place, held, held.end, _LAST_RECORDS, 0, ByteBudget(_COUNTED_BYTES))
-    return [row.content[compared] for row in rows[-_LAST_RECORDS:]]
+def _last(reader: LogReader, place: TopicPartition, held: OffsetRange, compared: slice) -> bytes | None:
+    """Return the content of the last record of a log; empty: it has none. None: that is too large to be read."""
+    rows = reader.rows_around(place, held, held.end, 1, 0, ByteBudget(_LAST_BYTES))
+    return None if rows is None else rows[-1].content[compared] if rows else b""
 
 
-def _have_same_end(source: list[bytes], target: list[bytes]) -> bool:
-    """Compare the last records, as many as both logs hold. Retention may have emptied one of them."""
-    count = min(len(source), len(target))
-    return not (source or target) if count == 0 else source[-count:] == target[-count:]
+def _have_same_end(source: bytes | None, target: bytes | None) -> bool:
+    """Not more than one record: after a restart those before it may have been copied again."""
+    return source is not None and source == target
 
 
 def time_text(at_ms: int) -> str:

@@ -25,8 +25,8 @@ from shallow_mirror.mirror_maker.running.names import MirrorMakerNames, require_
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel
 
-_COLUMNS = ("topic", "partition", "copied", "log end", "lag", "recorded at", "last records")
-_TEXTS = ("topic", "recorded at", "last records")
+_COLUMNS = ("topic", "partition", "copied", "log end", "lag", "recorded at", "last record")
+_TEXTS = ("topic", "recorded at", "last record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,6 @@ def render(lag: Lag) -> RenderableType:
             f"{partition.log_end:,}",
             f"{'' if partition.is_counted else 'at most '}{partition.lag_records:,}",
             "none" if recorded is None else time_text(recorded.recorded_at_ms),
-            "equal" if partition.has_same_end else "differ",
+            "same" if partition.has_same_end else "differs",
         )
     return Group(Text(f"MirrorMaker 2 {lag.flow}: {counted(len(lag.partitions), 'partition')}, {state}"), table)

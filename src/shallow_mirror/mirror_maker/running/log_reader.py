@@ -24,7 +24,7 @@ FETCH_BYTES = 1 << 20
 MOST_OPENED_BYTES = 64 << 20
 """Of one batch, decompressed."""
 _TIMESTAMP_TYPE = "message.timestamp.type"
-_FIRST_BACK = 64
+_FURTHER_BACK = 8
 _POLL_MS = 100.0
 _PATIENCE_MS = 30_000.0
 """A cluster that sends nothing for so long ends the command."""
@@ -32,13 +32,10 @@ _PATIENCE_MS = 30_000.0
 
 @dataclass(slots=True)
 class ByteBudget:
-    """`left`: bytes of batches that may still be read."""
+    """`left`: bytes of batches that may still be read. `is_exceeded`: reading has ended before all was read, because of that."""
 
     left: int
-
-    @property
-    def is_spent(self) -> bool:
-        return self.left <= 0
+    is_exceeded: bool = False
 
 
 class LogReader:
@@ -95,12 +92,13 @@ class LogReader:
 
     def rows_around(
         self, topic_partition: TopicPartition, held: OffsetRange, position: int, before: int, behind: int, budget: ByteBudget
-    ) -> list[Row]:
-        """Return at least so many records before and behind a position; fewer only where the log has no more within the budget.
+    ) -> list[Row] | None:
+        """Return at least so many records before and behind a position; fewer only where the log has no more.
 
-        `held`: the offsets of the log. A log may have large holes, so the distance grows until there are enough.
+        `held`: the offsets of the log. A log may have large holes, so the distance grows until there are enough. None: the budget
+        is exceeded before the position is reached.
         """
-        back = _FIRST_BACK
+        back = before
         while True:
             start = max(held.start, position - back)
             rows: list[Row] = []
@@ -108,9 +106,11 @@ class LogReader:
                 rows += piece
                 if behind and sum(row.offset >= position for row in rows[-behind:]) >= behind:
                     break
-            if sum(row.offset < position for row in rows) >= before or start == held.start or budget.is_spent:
+            if budget.is_exceeded and (not rows or rows[-1].offset < position):
+                return None
+            if sum(row.offset < position for row in rows) >= before or start == held.start or budget.is_exceeded:
                 return rows
-            back *= 16
+            back *= _FURTHER_BACK
 
     def records(self, topic_partition: TopicPartition, offsets: OffsetRange, budget: ByteBudget) -> Iterator[list[LoggedRecord]]:
         """Yield records, batch by batch, as `rows`."""
@@ -127,7 +127,10 @@ class LogReader:
             return
         self._consumer.assign({topic_partition: offsets.start})
         patience = self._patience()
-        while (position := self._consumer.position(topic_partition)) < offsets.end and not budget.is_spent:
+        while (position := self._consumer.position(topic_partition)) < offsets.end:
+            if budget.left <= 0:
+                budget.is_exceeded = True
+                return
             batches = self._consumer.poll_batches(FETCH_BYTES, _POLL_MS)
             for batch in batches:
                 budget.left -= batch.size_bytes

@@ -26,6 +26,8 @@ from shallow_mirror.types import OffsetRange, TopicPartition
 
 _SYNCS_BYTES = 256 << 20
 """Of the offset-syncs topic at most so much is read."""
+_BEHIND_END = "it was created again or has lost records, or a transaction of MirrorMaker 2 is open there: try again"
+
 _BACK = 64
 """Offsets before a place that are searched as well, for the neighbours of its records."""
 
@@ -84,19 +86,21 @@ class PositionFinder:
         copy = self._copy_of(source)
         copied, held = self._copied[copy], self._held[source]
         if position > copied.end:
-            return SourcePosition(offset=None, reason=f"{copy} ends at {copied.end:,}: it was deleted, or has lost records")
+            return SourcePosition(offset=None, reason=f"{copy} ends at {copied.end:,}: {_BEHIND_END}")
         if copied.end == 0:
             return SourcePosition(offset=0)
         rows = self._target.rows_around(
             copy, copied, position, NEIGHBOURS + PREDECESSORS, NEIGHBOURS + 1, ByteBudget(self._most_bytes)
         )
+        if rows is None:
+            return SourcePosition(offset=None, reason=f"the records of {copy} at the offset are too large: --search-mib")
         if not rows:
             return SourcePosition(offset=None, reason=f"{copy} holds no record any more by which the position could be found")
         found = self._search(source, held, copy, anchors_at(rows, position), position)
         if found is None:
             return SourcePosition(offset=None, reason=self._not_found(source, held))
         if found.repeats:
-            reason = f"equal records: {counted(found.repeats + 1, 'place')} are possible, the earliest was chosen"
+            reason = f"equal or deleted records: the earliest of {found.repeats + 1:,} possible places was chosen"
             return SourcePosition(offset=found.offset, repeats=found.repeats, reason=reason)
         if found.passed_over:
             gone = counted(found.passed_over, "record")
@@ -116,7 +120,7 @@ class PositionFinder:
         """Search from the first record with such a timestamp on; then from a nearby pair of offsets, and from the log start.
 
         A pair may lie behind the record, if MirrorMaker 2 has copied some again and the pairs between were compacted. So behind a
-        pair only a place with equal neighbours is accepted.
+        pair only a place is accepted with which its neighbours agree.
         """
         if copy.topic not in self._is_append_time:
             self._is_append_time[copy.topic] = self._target.is_append_time(copy.topic)
@@ -130,8 +134,8 @@ class PositionFinder:
                 return found
         sync = self._pairs().before(source, position)
         if sync is not None:
-            found, has_neighbours = self._scan(source, held, sync.upstream, anchors, compared)
-            if found is not None and has_neighbours:
+            found, is_sure = self._scan(source, held, sync.upstream, anchors, compared)
+            if found is not None and is_sure:
                 return found
         if first is not None and first <= held.start:
             return None
@@ -145,7 +149,7 @@ class PositionFinder:
         anchors: list[Anchor],
         compared: Iterable[slice],
     ) -> tuple[Found | None, bool]:
-        """Return what was found from an offset on, and whether its neighbours are equal. `first` None: there are no records."""
+        """Return what was found from an offset on, and whether its neighbours agree. `first` None: there are no records."""
         if first is None:
             return None, False
         searches = [RecordSearch(anchors, part) for part in compared]
@@ -153,9 +157,9 @@ class PositionFinder:
         for rows in self._source.rows(source, OffsetRange(start, held.end), ByteBudget(self._most_bytes)):
             for search in searches:
                 search.add(rows)
-            if searches[0].is_decided:
+            if any(search.is_decided for search in searches):
                 break
-        results = [(found, search.has_neighbours) for search in searches if (found := search.result()) is not None]
+        results = [(found, search.is_sure) for search in searches if (found := search.result()) is not None]
         # Records without headers are equal either way: the record at the position counts for more than those before it.
         return min(results, key=lambda result: result[0].passed_over, default=(None, False))
 
@@ -182,4 +186,5 @@ class PositionFinder:
                             by_partition[sync.topic_partition].append(sync)
         except ValueError as error:
             return _Syncs(problem=f"{topic} is not the offset-syncs topic of MirrorMaker 2 ({error})")
-        return _Syncs(dict(by_partition))
+        too_many = f"{topic} has more than {_SYNCS_BYTES >> 20} MiB: its newest pairs were not read"
+        return _Syncs(dict(by_partition), too_many if budget.is_exceeded else None)

@@ -175,8 +175,8 @@ class RecordSearch:
         return Found(offset=place.offset, repeats=repeats, passed_over=passed_over)
 
     @property
-    def has_neighbours(self) -> bool:
-        """Return whether a record was found at exactly one place with equal neighbours, on both sides."""
+    def is_sure(self) -> bool:
+        """Return whether the neighbours agree with one place only."""
         found = next((hits for hits in self._hits if hits.count), None)
         return found is not None and found.is_sure
 

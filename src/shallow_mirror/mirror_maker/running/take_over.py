@@ -148,7 +148,7 @@ def _copy_problems(partitions: list[CopiedPartition]) -> Iterator[str]:
             lag = ("" if partition.is_counted else "at most ") + counted(partition.lag_records, "record")
             yield f"{partition.source}: {lag} not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them"
         elif not partition.has_same_end:
-            yield f"{partition.source} and {partition.copy} end with other records: find out who wrote to which of them"
+            yield f"{partition.source} and {partition.copy} do not end with the same record: find out who wrote to which of them"
 
 
 def _heartbeat_count(
