@@ -49,6 +49,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, OutcomeUnknownError
+from shallow_mirror.spark_connect import lost_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -287,6 +288,8 @@ def _commit_errors() -> Iterator[None]:
     try:
         yield
     except spark_errors() as error:
+        if (lost := lost_server(error)) is not None:
+            raise lost from error
         raise DeltaCommitError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
@@ -298,9 +301,13 @@ def _cannot_create(table: str, error: Exception) -> str:
 
 
 def _read_error(table: str, error: Exception) -> Exception:
-    """Return ConfigError for a setting, OffsetMapConflictError for a damaged table, else OSError: the store may answer later."""
+    """Return ConfigError for a setting, OffsetMapConflictError for a damaged table, SparkLostError without a server or session;
+    else OSError: the store may answer later.
+    """
     from pyspark.errors import AnalysisException, ParseException
 
+    if (lost := lost_server(error)) is not None:
+        return lost
     if isinstance(error, ParseException):
         return ConfigError(f"tables: this Spark session has no Delta: {first_line(error)}")
     if condition_of(error) == "DELTA_ONLY_OPERATION":
