@@ -144,6 +144,7 @@ def test_the_lag_is_what_connect_has_not_recorded_and_a_take_over_is_refused(mir
     assert (ended.code, ended.slow_imports) == (1, "[]"), ended.stderr
     lag = json.loads(ended.lines[0])
     assert (lag["flow"], lag["lag_records"]) == ("east->west", 13)
+    assert lag["without_copy"] == [{"topic": m.topic, "partition": 4}]
     partitions = {
         entry["partition"]: (entry["copied"], entry["log_end"], entry["lag_records"], entry["has_same_end"])
         for entry in lag["partitions"]
@@ -155,7 +156,8 @@ def test_the_lag_is_what_connect_has_not_recorded_and_a_take_over_is_refused(mir
     assert checked.lines == [
         "MirrorMaker 2 east->west: 4 partitions, watched for 0 s: the mirror must not run yet",
         "- topics.target_name is '{topic}', MirrorMaker 2 writes to '{source}.{topic}': the mirror would use other topics",
-        "- read.start is earliest: the mirror would copy again what MirrorMaker 2 has copied; set latest",
+        f"- {m.topic} would be copied from the start again (read.start, topics.start): set latest",
+        f"- MirrorMaker 2 has no copy of {m.topic}-4: exclude the topics (topics.exclude), or let it copy them",
         f"- {m.topic}-1: 3 records not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them",
         f"- {m.topic}-3: 10 records not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them",
     ]

@@ -62,26 +62,31 @@ class CopiedPartition:
         }
 
 
-def copies_of(
-    config: MirrorConfig, names: MirrorMakerNames, source: LogReader, target: LogReader
-) -> dict[TopicPartition, TopicPartition]:
-    """Return the partitions of the source that the mirror includes by their copies of MirrorMaker 2, as far as these exist."""
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The partitions of the source that the mirror includes, by their copies of MirrorMaker 2, and those without one."""
+
+    sources: Mapping[TopicPartition, TopicPartition]
+    missing: tuple[TopicPartition, ...]
+
+
+def copies_of(config: MirrorConfig, names: MirrorMakerNames, source: LogReader, target: LogReader) -> Copies:
+    """Raise ConfigError if MirrorMaker 2 has copied nothing that the mirror includes."""
     at_target = target.partitions()
-    return {
-        TopicPartition(copy, partition): TopicPartition(topic, partition)
-        for topic, partitions in source.partitions().items()
-        if config.topics.is_included(topic) and (copy := names.target_topic(topic)) in at_target
+    included = [
+        TopicPartition(topic, partition)
+        for topic, partitions in sorted(source.partitions().items())
+        if config.topics.is_included(topic)
         for partition in partitions
-        if partition in at_target[copy]
-    }
-
-
-def no_copies(names: MirrorMakerNames, where: str) -> ConfigError:
-    """Return the error where MirrorMaker 2 has copied none of the mirror's topics."""
-    return ConfigError(
-        f"{where} has no topic {names.target_topic('TOPIC')} of a mirrored topic: MirrorMaker 2 has copied none, it names them "
-        "in another way (--target-name), or the mirror's user may not Describe them"
-    )
+    ]
+    copies = {partition: TopicPartition(names.target_topic(partition.topic), partition.partition) for partition in included}
+    existing = {copy: partition for partition, copy in copies.items() if copy.partition in at_target.get(copy.topic, ())}
+    if not existing:
+        raise ConfigError(
+            f"{target.where} has no topic {names.target_topic('TOPIC')} of a mirrored topic: MirrorMaker 2 has copied none, it "
+            "names them in another way (--target-name), or the mirror's user may not Describe them"
+        )
+    return Copies(existing, tuple(partition for partition, copy in copies.items() if copy not in existing))
 
 
 def recorded_offsets(names: MirrorMakerNames, topic: str, target: LogReader) -> dict[TopicPartition, RecordedOffset]:

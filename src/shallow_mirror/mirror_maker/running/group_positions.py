@@ -15,7 +15,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupPartition, Outcome
 from shallow_mirror.groups.sync_once import REQUEST_S, group_filter, plan_committed
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets
-from shallow_mirror.mirror_maker.running.copies import copies_of, no_copies
+from shallow_mirror.mirror_maker.running.copies import copies_of
 from shallow_mirror.mirror_maker.running.log_reader import LogReader
 from shallow_mirror.mirror_maker.running.names import MirrorMakerNames
 from shallow_mirror.mirror_maker.running.positions import PositionFinder, SourcePosition
@@ -141,9 +141,7 @@ def move_groups(
         groups.require(groups.source, offset_map)
         groups.require(groups.target, offset_map)
         on_wait(f"the groups of {config.target_cluster_name} and their committed offsets")
-        copies = copies_of(config, names, source, target)
-        if not copies:
-            raise no_copies(names, config.target_cluster_name)
+        copies = copies_of(config, names, source, target).sources
         committed = [commit for commit in at_target.committed(is_wanted) if commit.topic_partition in copies]
         if not committed:
             raise _no_groups(config, names, pattern)

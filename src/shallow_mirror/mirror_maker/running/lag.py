@@ -16,14 +16,13 @@ from shallow_mirror.mirror_maker.running.copies import (
     CopiedPartition,
     copied_partitions,
     copies_of,
-    no_copies,
     recorded_offsets,
     time_text,
 )
 from shallow_mirror.mirror_maker.running.log_reader import LogReader
 from shallow_mirror.mirror_maker.running.names import MirrorMakerNames, require_connect_offsets
-from shallow_mirror.plurals import counted
-from shallow_mirror.types import IsolationLevel
+from shallow_mirror.plurals import counted, listed
+from shallow_mirror.types import IsolationLevel, TopicPartition
 
 _COLUMNS = ("topic", "partition", "copied", "log end", "lag", "recorded at", "last record")
 _TEXTS = ("topic", "recorded at", "last record")
@@ -33,6 +32,8 @@ _TEXTS = ("topic", "recorded at", "last record")
 class Lag:
     flow: str
     partitions: tuple[CopiedPartition, ...]
+    without_copy: tuple[TopicPartition, ...]
+    """Partitions that the mirror includes, and MirrorMaker 2 has not copied: not counted."""
 
     @property
     def records(self) -> int:
@@ -44,6 +45,7 @@ class Lag:
             "flow": self.flow,
             "lag_records": self.records,
             "partitions": [partition.document() for partition in self.partitions],
+            "without_copy": [partition._asdict() for partition in self.without_copy],
         }
 
 
@@ -60,11 +62,9 @@ def read_lag(config: MirrorConfig, names: MirrorMakerNames, where: str, on_wait:
     ):
         recorded = recorded_offsets(names, offsets_topic, target)
         copies = copies_of(config, names, source, target)
-        if not copies:
-            raise no_copies(names, config.target_cluster_name)
         on_wait("the ends of both logs of each partition")
-        partitions = copied_partitions(copies, recorded, source, target)
-    return Lag(flow=f"{names.source}->{names.target}", partitions=tuple(partitions))
+        partitions = copied_partitions(copies.sources, recorded, source, target)
+    return Lag(flow=f"{names.source}->{names.target}", partitions=tuple(partitions), without_copy=copies.missing)
 
 
 def show(lag: Lag, console: Console, *, as_json: bool = False) -> None:
@@ -93,4 +93,8 @@ def render(lag: Lag) -> RenderableType:
             "none" if recorded is None else time_text(recorded.recorded_at_ms),
             "same" if partition.has_same_end else "differs",
         )
-    return Group(Text(f"MirrorMaker 2 {lag.flow}: {counted(len(lag.partitions), 'partition')}, {state}"), table)
+    lines = [f"MirrorMaker 2 {lag.flow}: {counted(len(lag.partitions), 'partition')}, {state}"]
+    if lag.without_copy:
+        names = listed(str(partition) for partition in lag.without_copy)
+        lines.append(f"without a copy, and not counted: {names}")
+    return Group(*(Text(line) for line in lines), table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,6 @@ from shallow_mirror.mirror_maker.running.copies import (
     CopiedPartition,
     copied_partitions,
     copies_of,
-    no_copies,
     recorded_offsets,
 )
 from shallow_mirror.mirror_maker.running.internal_records import heartbeat_key
@@ -83,9 +82,8 @@ def check_take_over(
         closing(GroupClient(config.target.client, config.target_cluster_name)) as groups,
     ):
         recorded = recorded_offsets(names, offsets_topic, target)
-        copies = copies_of(config, names, source, target)
-        if not copies:
-            raise no_copies(names, config.target_cluster_name)
+        found = copies_of(config, names, source, target)
+        copies = found.sources
         heartbeats = [
             TopicPartition(routing.HEARTBEATS, partition) for partition in target.partitions().get(routing.HEARTBEATS, ())
         ]
@@ -97,12 +95,14 @@ def check_take_over(
         on_wait("the ends of both logs of each partition")
         partitions = copied_partitions(copies, recorded, source, target)
         workers = () if names.worker_group is None else groups.clients(names.worker_group)
+        held = source.ranges(found.missing)
+        missing = [partition for partition in found.missing if held[partition].end > held[partition].start]
         beats = _heartbeat_count(names, watched, heartbeats, before[1], after[1])
     problems = [
-        *_settings_problems(config, names),
+        *_settings_problems(config, names, sorted({source.topic for source in copies.values()})),
         *_writer_problems(names, workers, beats, watch_s),
         *_growth_problems(before, after, copies, watch_s),
-        *_copy_problems(partitions),
+        *_copy_problems(partitions, missing),
     ]
     notes = () if names.worker_group else (_OTHER_WORKERS,)
     return TakeOverCheck(
@@ -114,12 +114,15 @@ def check_take_over(
     )
 
 
-def _settings_problems(config: MirrorConfig, names: MirrorMakerNames) -> Iterator[str]:
+def _settings_problems(config: MirrorConfig, names: MirrorMakerNames, topics: Collection[str]) -> Iterator[str]:
     template = config.topics.target_name
     if names.target_topic("t") != routing.target_topic_name(template, config.source.alias, "t"):
         yield f"topics.target_name is {template!r}, MirrorMaker 2 writes to {names.template!r}: the mirror would use other topics"
-    if config.read.start == "earliest":
-        yield "read.start is earliest: the mirror would copy again what MirrorMaker 2 has copied; set latest"
+    again = [
+        topic for topic in topics if (routing.first_match(topic, config.topics.start.items()) or config.read.start) == "earliest"
+    ]
+    if again:
+        yield f"{listed(again)} would be copied from the start again (read.start, topics.start): set latest"
 
 
 def _writer_problems(names: MirrorMakerNames, workers: tuple[str, ...], beats: int, watch_s: float) -> Iterator[str]:
@@ -142,7 +145,10 @@ def _growth_problems(
         yield f"producers wrote to {listed(at_source)} of the source within {watch_s:g} s: stop them until the mirror runs"
 
 
-def _copy_problems(partitions: list[CopiedPartition]) -> Iterator[str]:
+def _copy_problems(partitions: list[CopiedPartition], missing: list[TopicPartition]) -> Iterator[str]:
+    if missing:
+        names = listed(str(partition) for partition in missing)
+        yield f"MirrorMaker 2 has no copy of {names}: exclude the topics (topics.exclude), or let it copy them"
     for partition in partitions:
         if partition.lag_records:
             lag = ("" if partition.is_counted else "at most ") + counted(partition.lag_records, "record")
