@@ -52,7 +52,7 @@ def test_differences_are_logged_before_they_are_registered_with_equal_ids(pair: 
     assert pair.target.rules.versions == pair.source.rules.versions
     name = f"schema registry of west at {pair.target.url}"
     assert caplog.messages[0] == f"schemas: {name} lacks: money version 1 (id 2)"
-    assert f"schemas: {name} has another compatibility level of orders-value: None, to be NONE" in caplog.messages
+    assert f"schemas: {name} has no compatibility level for orders-value, the source NONE" in caplog.messages
     assert caplog.messages[-1] == "schemas: 4 versions registered"
 
     before = pair.target.changes()
@@ -101,7 +101,13 @@ def test_a_registry_that_gives_other_ids_or_only_reads_is_refused(pair: Pair) ->
     ],
 )
 def test_only_an_import_whose_run_is_gone_is_taken_over(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, host: str, pid: int, age_ms: int, is_abandoned: bool
+    pair: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    pid: int,
+    age_ms: int,
+    is_abandoned: bool,
 ) -> None:
     fill(pair.source.rules)
     with monkeypatch.context() as elsewhere:
@@ -120,6 +126,7 @@ def test_only_an_import_whose_run_is_gone_is_taken_over(
             done.problem == f"waits for the end of a run of `schemas --apply` ({host}, process {pid}), which registers versions"
         )
         assert pair.target.changes() == []
+        assert not [line for line in caplog.messages if "left in mode IMPORT" in line]
 
 
 def test_a_failed_pass_is_reported_as_a_problem_and_retried(pair: Pair) -> None:

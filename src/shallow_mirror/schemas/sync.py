@@ -48,7 +48,7 @@ class SchemaPasses:
             history = self._open_history(target.url)
             running = [leftover for leftover in history.unfinished() if not _is_abandoned(leftover, at_ms)]
             report = copy_between(source, target, self._config, history, is_applied=False)
-            self._differences.log(list(_differences(report, target.name)))
+            self._differences.log(list(_differences(report, target.name, has_running=bool(running))))
             is_wanted = not report.is_done and not self._config.schemas.report_only
             if is_wanted and not running and not report.plan.conflicts:
                 report = copy_between(source, target, self._config, history, is_applied=True)
@@ -77,15 +77,16 @@ def schema_sync(
     return AccessSync("schemas", ProblemKind.SCHEMA, interval_s, lambda: passes, report=report, on_pass=on_pass)
 
 
-def _differences(report: SchemaReport, target: str) -> Iterator[str]:
+def _differences(report: SchemaReport, target: str, *, has_running: bool) -> Iterator[str]:
     plan = report.plan
     for version in plan.to_register:
         yield f"{target} lacks: {version} ({version.schema_id})"
     for change in plan.levels:
-        yield f"{target} has another compatibility level of {_name(change.subject)}: {change.before}, to be {change.after}"
+        has = "no compatibility level" if change.before is None else f"compatibility level {change.before}"
+        yield f"{target} has {has} for {_name(change.subject)}, the source {change.after}"
     for subject in plan.to_freeze:
         yield f"{target} does not have mode READONLY for {subject}"
-    if report.leftovers:
+    if report.leftovers and not has_running:
         yield f"{target}: left in mode IMPORT: {listed(leftover.subject for leftover in report.leftovers)}"
 
 
