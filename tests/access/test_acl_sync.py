@@ -12,8 +12,8 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.acl_stores import FakeStore
 
-from shallow_mirror.access import AccessPass, acl_sync
-from shallow_mirror.access.sync import SHOWN, AccessSync, acl_passes
+from shallow_mirror.access import AccessPass, AccessSync, acl_sync
+from shallow_mirror.access.sync import SHOWN, acl_passes
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.access import ANYBODY
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints import schema_of
@@ -15,6 +16,7 @@ from shallow_mirror.config.sections import (
     AclSettings,
     ClusterSettings,
     GroupSettings,
+    HeartbeatSettings,
     LagMetricsSettings,
     QuotaSettings,
     ReadSettings,
@@ -43,6 +45,7 @@ class MirrorConfig(Section):
     acls: AclSettings = AclSettings()
     schemas: SchemaSettings = SchemaSettings()
     quotas: QuotaSettings = QuotaSettings()
+    heartbeats: HeartbeatSettings = HeartbeatSettings()
     metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
@@ -125,6 +128,7 @@ class MirrorConfig(Section):
             problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
             problems += _own_principal_problems(config)
             problems += config.schemas.problems()
+            problems += _heartbeat_problems(config)
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -151,6 +155,20 @@ def _own_principal_problems(config: MirrorConfig) -> list[str]:
         "acls.mirror_principal, or sasl.username in target.client"
         for setting, is_set in settings.items()
         if is_set
+    ]
+
+
+def _heartbeat_problems(config: MirrorConfig) -> list[str]:
+    """Return why the mirror must not write heartbeats: their topic would be the copy of one of the source."""
+    topics = config.topics
+    is_copied = topics.is_included(routing.HEARTBEATS) and (
+        routing.target_topic_name(topics.target_name, config.source.alias, routing.HEARTBEATS) == routing.HEARTBEATS
+    )
+    if config.heartbeats.interval_s is None or "target" not in config.heartbeats.sides or not is_copied:
+        return []
+    return [
+        f"heartbeats.interval: the mirror would write to the copy of the source's topic {routing.HEARTBEATS}: add it to "
+        "topics.exclude, or begin topics.target_name with {source}"
     ]
 
 

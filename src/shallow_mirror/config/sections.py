@@ -291,6 +291,21 @@ class QuotaSettings(Section):
         return values.parse_sync(self.sync)
 
 
+class HeartbeatSettings(Section):
+    """Heartbeats in the format of MirrorMaker 2. `interval`: how often a running mirror writes one. `clusters`: where."""
+
+    interval: SyncInterval = "off"
+    clusters: Literal["target", "source", "both"] = "target"
+
+    @property
+    def sides(self) -> tuple[Literal["target", "source"], ...]:
+        return ("target", "source") if self.clusters == "both" else (self.clusters,)
+
+    @property
+    def interval_s(self) -> float | None:
+        return values.parse_sync(self.interval)
+
+
 class MetricsSettings(Section):
     """`port` None: no metrics are served."""
 
