@@ -59,8 +59,8 @@ class FakeWorld:
     """Those of `foreign` that were settled."""
     topics: list[str] = field(default_factory=lambda: ["orders"])
     paused: set[str] = field(default_factory=set)
-    is_open: set[str] = field(default_factory=set)
-    """Sides with an open transaction of somebody else."""
+    open_from: dict[str, int] = field(default_factory=dict)
+    """Where a transaction of somebody else begins that is open, by side."""
     is_mirror_running: bool = True
     grown: set[str] = field(default_factory=set)
     """Sides whose topic has a second partition, which is empty."""
@@ -78,8 +78,9 @@ class FakeWorld:
         if self.writers and not self.denied[self.writers]:
             self.logs[self.writers] += 1
         if self.handed.get("east") != "handed over" and self.reverse_start is None and not self.paused:
-            copied = self.logs["west"] - self.foreign["west"]
-            self.logs["west"] = min(self.logs["east"], copied + 10) + self.foreign["west"]
+            copied, readable = self.logs["west"] - self.foreign["west"], self.open_from.get("east", self.logs["east"])
+            if "west" not in self.open_from:  # what is written behind it is not visible, and the mirror waits until it is
+                self.logs["west"] = min(readable, copied + 10) + self.foreign["west"]
         if self.is_reverse_running and self.handed.get("west") != "handed over":
             self.logs["east"] = self.logs["west"] + self.foreign["east"]
         for side, state in list(self.handed.items()):
@@ -135,7 +136,7 @@ class FakeEffects:
     def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
         end = self._world.logs[side]
         added = {ADDED: LogEnd(0, 0)} if side in self._world.grown else {}
-        return {PARTITION: LogEnd(end, end - (side in self._world.is_open)), **added}
+        return {PARTITION: LogEnd(end, self._world.open_from.get(side, end)), **added}
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias] - self._world.foreign[self.other_alias]
