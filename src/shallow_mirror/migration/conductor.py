@@ -11,10 +11,9 @@ from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
-from shallow_mirror.groups.report import Outcome
 from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
-from shallow_mirror.migration.group_blockers import commit_problems
+from shallow_mirror.migration.group_blockers import commit_problems, is_pending
 from shallow_mirror.migration.observations import (
     Compared,
     MappedEnd,
@@ -320,7 +319,7 @@ class WaveConductor:
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
             # Pending offsets wait for others to end; all others need an operator.
-            if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
+            if is_pending(report):
                 self._waiting.for_progress(
                     "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
                 )
