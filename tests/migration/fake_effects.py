@@ -60,8 +60,8 @@ class FakeWorld:
     """Those of `foreign` that were settled."""
     topics: list[str] = field(default_factory=lambda: ["orders"])
     paused: set[str] = field(default_factory=set)
-    is_open: set[str] = field(default_factory=set)
-    """Sides with an open transaction of somebody else."""
+    open_from: dict[str, int] = field(default_factory=dict)
+    """Where a transaction of somebody else begins that is open, by side."""
     is_mirror_running: bool = True
     grown: set[str] = field(default_factory=set)
     """Sides whose topic has a second partition, which is empty."""
@@ -83,8 +83,9 @@ class FakeWorld:
         if self.writers and not self.denied[self.writers]:
             self.logs[self.writers] += 1
         if self.handed.get("east") != "handed over" and self.reverse_start is None and not self.paused:
-            copied = self.logs["west"] - self.foreign["west"]
-            self.logs["west"] = min(self.logs["east"], copied + 10) + self.foreign["west"]
+            copied, readable = self.logs["west"] - self.foreign["west"], self.open_from.get("east", self.logs["east"])
+            if "west" not in self.open_from:  # what is written behind it is not visible, and the mirror waits until it is
+                self.logs["west"] = min(readable, copied + 10) + self.foreign["west"]
         if self.is_reverse_running and self.handed.get("west") != "handed over":
             self.logs["east"] = self.logs["west"] + self.foreign["east"]
         for side, state in list(self.handed.items()):
@@ -139,7 +140,7 @@ class FakeEffects:
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
         side = self.origin_alias if at_origin else self.other_alias
         state = ProducerState(7, 0, -1, 1_000 * self._world.logs[side], coordinator_epoch=0, last_sequence=self._world.logs[side])
-        is_open = side in self._world.is_open
+        is_open = side in self._world.open_from
         states = (state, *([ProducerState(8, 0, 90, -1)] if is_open else []))
         return dict.fromkeys(partitions, states if self._world.has_producer_ids else ())
 
@@ -152,7 +153,7 @@ class FakeEffects:
     def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
         end = self._world.logs[side]
         added = {ADDED: LogEnd(0, 0)} if side in self._world.grown else {}
-        return {PARTITION: LogEnd(end, end - (side in self._world.is_open)), **added}
+        return {PARTITION: LogEnd(end, self._world.open_from.get(side, end)), **added}
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias] - self._world.foreign[self.other_alias]

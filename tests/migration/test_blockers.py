@@ -27,10 +27,13 @@ def test_fillers_of_preserved_offsets_are_no_records_of_others(
 ) -> None:
     """`orders` has a partition without records that begins at 100, a new one, one with copies, and one with aborted data only."""
     monkeypatch.setattr(blockers, "SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr(blockers, "holding_records", lambda _cluster, _client, ends: sorted(ends))
     mapped = {FILLED: MappedEnd(100, 0), EMPTY: MappedEnd(0, 0), COPIED: MappedEnd(20, 20), ABORTED: MappedEnd(4, 0)}
     ends = {FILLED: log_end_of_filled, EMPTY: 0, COPIED: 30, ABORTED: 4}
     passage: Any = SimpleNamespace(
-        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved)),
+        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved), target=SimpleNamespace(client=None)),
+        other=None,
+        undecided_targets=frozenset,
         target_topic=lambda topic: topic,
         mapped_ends=lambda: mapped,
         other_log_ends=lambda: {name: LogEnd(end, end) for name, end in ends.items()},

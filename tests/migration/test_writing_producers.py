@@ -121,7 +121,7 @@ def test_a_writer_without_id_is_told_by_the_log_alone() -> None:
 
 def test_whoever_holds_a_transaction_open_is_named_though_it_writes_nothing() -> None:
     looks = Looks()
-    looks.world.writers, looks.world.is_open = "", {"east"}
+    looks.world.writers, looks.world.open_from = "", {"east": looks.world.logs["east"]}
     assert looks.seen() == "; by producer id 8 (transactional id not known: grant Describe on it to see it) in orders-0"
 
 
@@ -175,7 +175,7 @@ def test_the_wait_for_transactions_at_the_other_cluster_names_who_holds_them() -
     def waiting(outside: Any) -> None:
         waits(outside)
         seen.append(outside.seen)
-        stage.world.is_open = set()
+        stage.world.open_from = {}
 
     stage.operator.waits = waiting  # type: ignore[method-assign]
     done = stage.operator.done
@@ -183,7 +183,7 @@ def test_the_wait_for_transactions_at_the_other_cluster_names_who_holds_them() -
     def opened(wave: str, step: Any, detail: Any) -> None:
         done(wave, step, detail)
         if step == "hand over":
-            stage.world.is_open = {"west"}
+            stage.world.open_from = {"west": stage.world.logs["west"] - 1}
 
     stage.operator.done = opened  # type: ignore[method-assign]
     stage.perform(Direction.MOVE)

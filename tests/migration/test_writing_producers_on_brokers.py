@@ -58,6 +58,6 @@ def test_writers_of_every_kind_are_named_and_none_that_has_stopped(two_clusters:
             runs.wait_for("all three", lambda: all(part in text() for part in wanted))
         assert WritingProducers(passage, SYSTEM_CLOCK, passage.log_ends()).seen(passage.log_ends()) == ""
         with runs.open_transaction(target, topics["plain"], ["open"]):
-            found = holders_sentence(passage, sorted(passage.other_log_ends()))
+            found = holders_sentence(passage, sorted(passage.other_log_ends()), at_origin=False)
         assert f"(transactional id writer-of-{topics['plain']}, last record of 20" in found
         assert found.endswith(f") in {topics['plain']}-0")

@@ -22,6 +22,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
 from shallow_mirror.migration.hooks.hook_call import unready
+from shallow_mirror.migration.late_writes import holding_records
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
@@ -46,6 +47,7 @@ class Passage(Protocol):
     files: MigrationFiles
     wave: WaveSettings
     direction: Direction
+    moved_topics: frozenset[str]
     are_writers_denied_at_other: bool
 
     @property
@@ -56,10 +58,13 @@ class Passage(Protocol):
     def origin(self) -> Cluster: ...
     @property
     def other(self) -> Cluster: ...
+    @property
+    def origin_alias(self) -> str: ...
     def topics(self) -> tuple[str, ...]: ...
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
+    def undecided_targets(self) -> frozenset[TopicPartition]: ...
     def log_ends(self) -> LogEnds: ...
     def other_log_ends(self) -> LogEnds: ...
     def controls(self) -> TopicControls: ...
@@ -130,7 +135,14 @@ def _require_clusters(passage: Passage) -> None:
 
 def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) -> Iterator[str]:
     missing = sorted(set(passage.topics()) - {name.topic for name in mapped})
-    if missing:
+    later = [name for name in missing if passage.direction is Direction.ROLLBACK and name not in passage.moved_topics]
+    if later:
+        them, where = "it" if len(later) == 1 else "them", passage.origin_alias
+        yield (
+            f"{named(later)} appeared at {where} after the move, and mirror {passage.mirror.mirror} has copied nothing of {them} "
+            f"back: exclude {them} in its file (topics.exclude) to leave {them} at {where}"
+        )
+    if missing := [name for name in missing if name not in later]:
         yield f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `status` shows positions"
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
@@ -145,8 +157,8 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
 def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     """Return partitions of the target that have records although the mirror has copied none to them.
 
-    The first micro-batch of a mirror is visible a moment before its rows are: they are looked for again. Where offsets are
-    preserved, fillers take those below the position.
+    The first micro-batch of a mirror is visible a moment before its rows are settled, and before it has any where offsets are
+    preserved: they are looked for again. There, fillers take the offsets below the position.
     """
     deadline = Deadline.after_ms(SETTLED_WITHIN_MS, time.monotonic)
     ends = passage.other_log_ends()
@@ -158,11 +170,13 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
             )
             for name, end in passage.mapped_ends().items()
         }
-        foreign = []
+        foreign, own = [], passage.undecided_targets()
         for name, log in sorted(ends.items()):
             copied_end, filled_end = ends_of.get(name, (0, 0))
-            if not copied_end and log.stable > filled_end:
+            if not copied_end and log.stable > filled_end and name not in own:
                 foreign.append(name)
+        # A log of which nothing was copied may have markers: of transactions with records of other partitions only.
+        foreign = holding_records(passage.other, passage.mirror.target.client, {name: ends[name].stable for name in foreign})
         if not foreign or deadline.is_over():
             return foreign
         passage.other.wait(500, deadline)
@@ -172,7 +186,10 @@ def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
     handed = sorted(topics & controls.moving)
     if handed:
-        yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
+        yield (
+            f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror. What an attempt that "
+            "is under way has handed over, `migrate abort` takes back"
+        )
     paused = sorted(topics & controls.paused.keys())
     if paused:
         yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"

@@ -12,9 +12,9 @@ from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
-from shallow_mirror.groups.report import Outcome
+from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
-from shallow_mirror.migration.group_blockers import commit_problems
+from shallow_mirror.migration.group_blockers import commit_problems, is_pending
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.wave_hooks import WaveHooks
 from shallow_mirror.migration.observations import (
@@ -28,6 +28,7 @@ from shallow_mirror.migration.observations import (
     not_before,
     not_copied,
     open_partitions,
+    open_sentence,
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
@@ -198,7 +199,7 @@ class WaveConductor:
 
     def _catch_up(self) -> Detail:
         """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
-        request = f"keep the mirror {self._effects.mirror_id} running"
+        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
             run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
@@ -216,9 +217,10 @@ class WaveConductor:
             elif not is_running:
                 seen = not_running(self._effects.mirror_id, run)
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting):
+            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, SLOW_POLL_S):
                 new = f", not registered yet: {named(unregistered)}" if unregistered else ""
-                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy{new}", SLOW_POLL_S)
+                seen = f"{counted(lag, 'offset')} left to copy{new}"
+                self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
@@ -231,8 +233,8 @@ class WaveConductor:
         other = self._effects.other_alias
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
-            seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
-            seen += self._retried(partial(holders_sentence, self._effects, is_open))
+            seen = open_sentence(other_ends, is_open)
+            seen += self._retried(partial(holders_sentence, self._effects, is_open, at_origin=False))
             self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._compare(state, after)
@@ -291,20 +293,22 @@ class WaveConductor:
     def _copy_rest(self, state: WaveState) -> Detail | Step:
         stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
         request = f"keep the mirror {self._effects.mirror_id} running"
+        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
         while True:
             ends = self._retried(self._effects.log_ends)
             if {name: log.end for name, log in ends.items()} != stopped:
                 self._reports.says("the writers are not stopped: log ends have moved since")
                 return Step.STOP_WRITERS
             # Positions behind log ends: if those are as the writers left them, all is copied once positions are there.
-            behind = not_copied(ends, self._retried(self._effects.mapped_ends))
+            mapped = self._retried(self._effects.mapped_ends)
+            behind = not_copied(ends, mapped)
             if not behind:
                 return {}
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
             if not is_running:
                 self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting):
+            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, POLL_S):
                 self._waiting.for_progress(
                     f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
                 )
@@ -322,7 +326,7 @@ class WaveConductor:
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
             # Pending offsets wait for others to end; all others need an operator.
-            if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
+            if is_pending(report):
                 self._waiting.for_progress(
                     "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
                 )

@@ -128,9 +128,10 @@ class WritingProducers:
         return text
 
 
-def holders_sentence(effects: Effects, partitions: Sequence[TopicPartition]) -> str:
-    """Return who holds transactions open at the other cluster, as the end of a sentence. Raises RetriableError, ConfigError."""
-    return _end_of_sentence(effects, open_in(effects.producers(partitions, at_origin=False)), at_origin=False)
+def holders_sentence(effects: Effects, partitions: Sequence[TopicPartition], *, at_origin: bool) -> str:
+    """Return who holds transactions open there, as the end of a sentence. Raises RetriableError, ConfigError."""
+    looked_at = partitions[:MOST_PARTITIONS]
+    return _end_of_sentence(effects, open_in(effects.producers(looked_at, at_origin=at_origin)), at_origin=at_origin)
 
 
 def _end_of_sentence(effects: Effects, writing: Sequence[Writing], *, at_origin: bool = True) -> str:
