@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         PROPERTY_TABLE_ID as PROPERTY_TABLE_ID,
         DecidedSegment as DecidedSegment,
         Removal as Removal,
+        WrittenBy as WrittenBy,
         first_rows_at as first_rows_at,
         in_source_order as in_source_order,
         rows_from_arrow as rows_from_arrow,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         IncompleteRunError,
         LateWritesError,
         LogTruncatedError,
+        MicroBatchInDoubtError,
         MirrorError,
         NotABrokerError,
         ObjectExistsError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         OutcomeUnknownError,
         PreservedLogDamagedError,
         ProducerEpochFencedError,
+        RecordRefusedError,
         RecoverNeededError,
         RetriableError,
         SparkLostError,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
         register_kafka_batches,
         session_for_tables,
     )
+    from shallow_mirror.streaming.dataframes import ExactlyOnceKafkaSink
     from shallow_mirror.streaming.runs import Archive, Mirror, Restore
     from shallow_mirror.verify import VerifyReport, verify_mirror
     from shallow_mirror.wire.records import Record, open_batch
@@ -104,6 +107,7 @@ __all__ = [
     "CorruptBatchError",
     "DataLossError",
     "Delivery",
+    "ExactlyOnceKafkaSink",
     "FencedError",
     "FetchedBatch",
     "FetchedBatches",
@@ -112,6 +116,7 @@ __all__ = [
     "LateWritesError",
     "LogAppendTimePolicy",
     "LogTruncatedError",
+    "MicroBatchInDoubtError",
     "Mirror",
     "MirrorConfig",
     "MirrorError",
@@ -127,6 +132,7 @@ __all__ = [
     "PreservedLogDamagedError",
     "ProducerEpochFencedError",
     "Record",
+    "RecordRefusedError",
     "RecoverNeededError",
     "Restore",
     "RestoreConfig",

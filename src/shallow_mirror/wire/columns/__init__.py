@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     )
     from shallow_mirror.wire.columns.content_digest import ContentDigest as ContentDigest
     from shallow_mirror.wire.columns.partitioner import Partitioner as Partitioner, murmur2 as murmur2
-    from shallow_mirror.wire.columns.record_columns import RecordColumns as RecordColumns
+    from shallow_mirror.wire.columns.record_columns import RecordColumns as RecordColumns, byte_lengths as byte_lengths
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -25,7 +25,7 @@ class Compression:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnBatch:
-    """A batch without a producer. `target`: the number of its target. `rows`: of its records in the columns."""
+    """A batch without a producer. `target`: the number of its target. `rows`: the numbers of its records' rows."""
 
     target: int
     rows: Longs
@@ -55,12 +55,18 @@ class ColumnBatch:
 
 
 def encode_columns(
-    columns: RecordColumns, targets: Longs, batch_bytes: Sequence[int], compression: Compression
+    columns: RecordColumns,
+    targets: Longs,
+    batch_bytes: Sequence[int],
+    compression: Compression,
+    *,
+    first_row: int = 0,
 ) -> list[ColumnBatch]:
     """Return the batches of all rows: by target, and of a target in the order of its rows.
 
     `targets`: the number of the target of each row. `batch_bytes`: by target, the most bytes of records in a batch before they
-    are compressed; a larger record has a batch of its own. Raises ConfigError without the codec's library.
+    are compressed; a larger record has a batch of its own. `first_row`: the number of the first row.
+    Raises ConfigError without the codec's library.
     """
     if not len(columns):
         return []
@@ -81,7 +87,7 @@ def encode_columns(
     return [
         ColumnBatch(
             target=target,
-            rows=order[first : first + count],
+            rows=first_row + order[first : first + count],
             payload=memoryview(compress(data[start:end], compression.codec, compression.level)),
             codec=compression.codec,
             base_timestamp_ms=base_ms,
