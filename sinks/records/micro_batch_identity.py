@@ -44,7 +44,7 @@ class RecordedMicroBatch:
 
     @property
     def is_complete(self) -> bool:
-        return self.found_count == self.record_count
+        return self.found_count >= self.record_count  # more, if the operator had it repeated
 
     @classmethod
     def of_rows(cls, rows: Sequence[DecidedSegment]) -> RecordedMicroBatch | None:

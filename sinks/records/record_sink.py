@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from shallow_mirror.checkpoints import DecidedSegment, WrittenBy
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MicroBatchInDoubtError, MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.errors import MicroBatchInDoubtError, MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka import RunGuard, id_count, transactional_id
 from shallow_mirror.sinks.kafka.protocol import TxnPerformer, actions
@@ -105,19 +107,6 @@ class RecordSink:
         stamped = frozenset(topic for result in results for topic in result.stamped_topics)
         return Written(batch, attributed, stamped, durations)
 
-    def abandon(self) -> None:
-        """Abort what is open and undecided, so that readers need not wait for the transaction timeout.
-
-        Raises nothing if the target does not answer.
-        """
-        deadline = Deadline.after_ms(_ABORT_PATIENCE_MS, self._clock)
-        try:
-            self._owner.check_ownership()
-            for name in self._names():
-                self._performer.perform(actions.InitProducerId(name), deadline)
-        except MirrorError as error:
-            _log.warning("open transactions on the target end by their timeout: %s", error)
-
     def _run_slots(self, rows: SlotRows, decision: int, plan: Plan, deadline: Deadline) -> tuple[RecordSlotResult, ...]:
         names = self._names()
         job = replace(
@@ -129,20 +118,26 @@ class RecordSink:
             target_ends={TargetPartition(*target): at.target_end for target, at in self._owner.positions().items()},
             committed=plan.committed,
         )
-        answers = run_tasks(rows, RecordTask(job))
-        errors = [answer for answer in answers if isinstance(answer, MirrorError)]
-        if errors:
+        try:
+            results = _results_of(run_tasks(rows, RecordTask(job)))
+            _require_whole(results, plan)
+        except (MirrorError, PySparkException) as error:
             self._owner.check_ownership()  # a fenced producer epoch may mean that another run took over
-            for error in errors:
-                if isinstance(error, TransactionBlockedError):
-                    self._performer.availability.block(error)
-            raise most_actionable(errors)
-        results = tuple(answer for answer in answers if isinstance(answer, RecordSlotResult))
-        _require_whole(results, plan)
+            if not isinstance(error, RetriableError):  # else the next try fences the same ids
+                self._abort(names, deadline)
+            raise
         if any(result.txn is not None for result in results):
             # Behind the last InitProducerId: an earlier answer would not show a run that began in between.
             self._guard.require(deadline, is_begun_enough=False)
         return results
+
+    def _abort(self, names: Sequence[str], deadline: Deadline) -> None:
+        """Abort the transactions of tasks at once: nothing is decided, and readers need not wait for the transaction timeout."""
+        try:
+            for name in names:
+                self._performer.perform(actions.InitProducerId(name, tuple(names)), deadline.sooner(_ABORT_PATIENCE_MS))
+        except MirrorError as error:
+            _log.warning("open transactions on the target end by their timeout: %s", error)
 
     def _decide(self, rows: Sequence[DecidedSegment]) -> None:
         numbers = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
@@ -182,6 +177,14 @@ class RecordSink:
                 "last transactions",
             )
         return usable[: self._slots]
+
+
+def _results_of(answers: Sequence[object]) -> tuple[RecordSlotResult, ...]:
+    """Return the results of all tasks. Raises the error of one of them."""
+    errors = [answer for answer in answers if isinstance(answer, MirrorError)]
+    if errors:
+        raise most_actionable(errors)
+    return tuple(answer for answer in answers if isinstance(answer, RecordSlotResult))
 
 
 def _require_whole(results: Sequence[RecordSlotResult], plan: Plan) -> None:

@@ -142,9 +142,7 @@ class ExactlyOnceKafkaSink:
                     time.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
                 except BaseException:
-                    sink, self._sink = self._sink, None
-                    if sink is not None:
-                        sink.abandon()
+                    self._sink = None
                     raise
 
     def _try(self, spark: Any, rows: Any, batch: MicroBatchId) -> bool:
