@@ -95,7 +95,7 @@ def test_a_micro_batch_that_was_decided_is_not_even_evaluated_again(target: Stri
 
 
 def test_rows_keep_their_order_in_a_partition_and_their_fields(target: StrictCluster, tmp_path: Path) -> None:
-    rows = [{"value": b"%d" % i, "partition": 1, "headers": [{"key": "h", "value": None}]} for i in range(9)]
+    rows: list[Row] = [{"value": b"%d" % i, "partition": 1, "headers": [{"key": "h", "value": None}]} for i in range(9)]
     with sink_to(target, tmp_path, batch_bytes=1024, window_bytes=1 << 16) as sink:
         sink(frame(rows, columns=("value", "headers", "partition")), 0)
     first, second = committed(target)
