@@ -25,5 +25,6 @@ if TYPE_CHECKING:
         schema_of as schema_of,
         table_properties as table_properties,
     )
+    from shallow_mirror.checkpoints.rows.written_rows import segment_of as segment_of
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -31,6 +31,5 @@ if TYPE_CHECKING:
         recorded_fillers as recorded_fillers,
         topics_with_offsets as topics_with_offsets,
     )
-    from shallow_mirror.checkpoints.rows.written_rows import segment_of as segment_of
 else:
     __getattr__, __dir__ = lazy_names(__name__)

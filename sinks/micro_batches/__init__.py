@@ -20,11 +20,6 @@ if TYPE_CHECKING:
         raising_unfit_python as raising_unfit_python,
         raising_unwritable_folder as raising_unwritable_folder,
     )
-    from shallow_mirror.sinks.micro_batches.spark_tasks import (
-        SlotRows as SlotRows,
-        most_actionable as most_actionable,
-        run_tasks as run_tasks,
-    )
     from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED as SOURCE_LOG_TRUNCATED
 else:
     __getattr__, __dir__ = lazy_names(__name__)

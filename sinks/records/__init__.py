@@ -7,11 +7,10 @@ from shallow_mirror.lazy_names import lazy_names
 if TYPE_CHECKING:
     from shallow_mirror.sinks.records.micro_batch_identity import (
         MicroBatchId as MicroBatchId,
-        Plan as Plan,
         RecordedMicroBatch as RecordedMicroBatch,
         plan_micro_batch as plan_micro_batch,
     )
-    from shallow_mirror.sinks.records.record_job import RecordJob as RecordJob, SlotContent as SlotContent
+    from shallow_mirror.sinks.records.record_job import RecordJob as RecordJob
     from shallow_mirror.sinks.records.record_sink import RecordSink as RecordSink, Written as Written
     from shallow_mirror.sinks.records.row_schema import record_columns as record_columns
 else:

@@ -12,11 +12,18 @@ from typing import Literal
 
 from shallow_mirror.checkpoints import DecidedSegment, WrittenBy
 from shallow_mirror.errors import ConfigError, MicroBatchInDoubtError
-from shallow_mirror.sinks.records.record_job import SlotContent
 
 OnDoubt = Literal["stop", "skip", "repeat"]
 """What becomes of a micro-batch that is committed in part: an error, no further write (records may be missing), or all of it
 once more (records may be there twice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContent:
+    """The records of a slot as they came from Spark: how many, and their checksum (`ContentDigest`)."""
+
+    record_count: int
+    crc32c: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka import transactional_id
+from shallow_mirror.sinks.kafka.targets.txn_ids import transactional_id
+from shallow_mirror.sinks.records.micro_batch_identity import SlotContent
 from shallow_mirror.types import Segment, SlotTxn, TargetPartition, TopicPartition
 from shallow_mirror.wire.columns import Compression
-
-
-@dataclass(frozen=True, slots=True)
-class SlotContent:
-    """The records of a slot as they came from Spark: how many, and their checksum (`ContentDigest`)."""
-
-    record_count: int
-    crc32c: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,11 @@ from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MicroBatchInDoubtError, MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka import RunGuard, id_count, transactional_id
-from shallow_mirror.sinks.kafka.protocol import TxnPerformer, actions
-from shallow_mirror.sinks.micro_batches import SlotRows, most_actionable, run_tasks
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
+from shallow_mirror.sinks.kafka.targets.txn_ids import id_count, transactional_id
+from shallow_mirror.sinks.micro_batches.spark_tasks import SlotRows, most_actionable, run_tasks
 from shallow_mirror.sinks.records.micro_batch_identity import MicroBatchId, Plan
 from shallow_mirror.sinks.records.record_job import RecordJob, RecordSlotResult
 from shallow_mirror.sinks.records.record_task import RecordTask

@@ -19,10 +19,11 @@ from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION
 from shallow_mirror.broker.produce import ProduceRefusedError
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MicroBatchInDoubtError, MirrorError, RecordRefusedError, RetriableError
-from shallow_mirror.sinks.records.record_job import RecordJob, RecordSlotResult, SlotContent
+from shallow_mirror.sinks.records.micro_batch_identity import SlotContent
+from shallow_mirror.sinks.records.record_job import RecordJob, RecordSlotResult
 from shallow_mirror.sinks.records.record_transaction import RecordTransaction
 from shallow_mirror.sinks.records.row_reader import RowReader, TargetTopic, windows
-from shallow_mirror.sinks.slots import answer_of
+from shallow_mirror.sinks.slots.slot_task import answer_of
 from shallow_mirror.types import TargetPartition
 from shallow_mirror.wire import BATCH_HEADER_BYTES
 from shallow_mirror.wire.columns import ColumnBatch, ContentDigest, encode_columns

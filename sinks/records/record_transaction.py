@@ -10,7 +10,7 @@ from shallow_mirror.broker import Cluster, CoordinatorKind
 from shallow_mirror.broker.cluster import is_incarnation_gone
 from shallow_mirror.broker.produce import ProducePipeline, ProduceRefusedError, Submission, begin_receipt, finish_receipt
 from shallow_mirror.broker.produce.txn import add_partitions, add_partitions_and_offsets, init_producer_id
-from shallow_mirror.checkpoints.rows import segment_of
+from shallow_mirror.checkpoints import segment_of
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TargetDataLossError
 from shallow_mirror.sinks.records.record_job import RecordJob

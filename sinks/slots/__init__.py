@@ -14,11 +14,7 @@ if TYPE_CHECKING:
         REMEDY_OF_DAMAGE as REMEDY_OF_DAMAGE,
         UNLIMITED_QUARANTINE as UNLIMITED_QUARANTINE,
     )
-    from shallow_mirror.sinks.slots.slot_task import (
-        SlotInput as SlotInput,
-        answer_of as answer_of,
-        fill_slot as fill_slot,
-    )
+    from shallow_mirror.sinks.slots.slot_task import SlotInput as SlotInput, fill_slot as fill_slot
     from shallow_mirror.sinks.slots.slot_time import SlotTime as SlotTime
     from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory as CheckedReadingFactory
     from shallow_mirror.sinks.slots.worker_environment import (

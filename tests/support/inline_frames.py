@@ -11,7 +11,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.inline_session import Function, InlineSession
 
 from shallow_mirror import ExactlyOnceKafkaSink, Record, TopicPartition, open_batch
-from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks import Observer, observe_nothing
 from shallow_mirror.wire import CONTROL_BIT
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

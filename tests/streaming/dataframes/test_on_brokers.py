@@ -14,7 +14,7 @@ from tests.support.mirror_runs import CrashAt, KillWorkerOnce
 
 from shallow_mirror import ConfigError, ExactlyOnceKafkaSink, RecordRefusedError
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks import Observer, observe_nothing
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
