@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.rows.codec import Inline, Int32, TimeMs, row_codec
 from shallow_mirror.checkpoints.rows.positions import Position
@@ -133,6 +134,20 @@ def written_ends_after(
             )
         _raise_end(moved, segment.target, segment.source_end)
     return moved
+
+
+NEWEST_COLUMNS = ["query_id", "batch_id", "micro_batch"]
+
+
+def newest_batch_of(pieces: Iterable[pa.RecordBatch]) -> tuple[str, int] | None:
+    """Return query id and batch id of the newest streaming micro-batch. `pieces`: of all rows, with NEWEST_COLUMNS."""
+    newest: tuple[int, str, int] | None = None
+    for piece in pieces:
+        rows = piece.filter(pc.is_valid(piece["batch_id"]))
+        if rows.num_rows:
+            last = rows.slice(pc.index(rows["micro_batch"], pc.max(rows["micro_batch"])).as_py(), 1).to_pylist()[0]
+            newest = max(newest or (-1, "", 0), (last["micro_batch"], last["query_id"], last["batch_id"]))
+    return None if newest is None else newest[1:]
 
 
 def _raise_end(ends: dict[SourcePartition, Position], target: TargetPartition, end: int) -> None:

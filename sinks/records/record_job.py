@@ -31,6 +31,8 @@ class RecordJob:
     in_flight_requests: int
     in_flight_bytes: int
     transaction_timeout_ms: int
+    bytes_per_second: float | None = None
+    """Of this slot, by its share of all that run at once. None: no limit."""
     observer: Observer = observe_nothing
     decision: int = 0
     time_left_ms: float = 0.0

@@ -81,7 +81,8 @@ def write_slot(job: RecordJob, slot: int, batches: Iterator[pa.RecordBatch], tar
     def refuse(batch: ColumnBatch, refused: ProduceRefusedError) -> Exception:
         return _refusal(slot, batch, refused)
 
-    first_row = 0
+    first_row = sent_bytes = 0
+    began = time.monotonic()
     for window in windows(batches, job.window_bytes):
         digest.add(window)
         columns, numbers = reader.read(window)
@@ -91,6 +92,9 @@ def write_slot(job: RecordJob, slot: int, batches: Iterator[pa.RecordBatch], tar
             _require_size(slot, batch, reader.targets[batch.target], reader.topics)
         transaction.write(encoded, reader.targets, refuse)
         first_row += window.num_rows
+        sent_bytes += sum(len(batch.payload) for batch in encoded)
+        if job.bytes_per_second is not None:
+            time.sleep(max(0.0, min(began + sent_bytes / job.bytes_per_second, deadline.at) - time.monotonic()))
         deadline.require("the end of the micro-batch")
     return RecordSlotResult(
         slot=slot,

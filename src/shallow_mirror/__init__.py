@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         TxnState,
         TxnStateError,
     )
-    from shallow_mirror.checkpoints import OffsetMap, schema_of
+    from shallow_mirror.checkpoints import OffsetMap, WrittenRecords, schema_of
     from shallow_mirror.commands.options import parse_time
     from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
     from shallow_mirror.errors import (
@@ -153,6 +153,7 @@ __all__ = [
     "TxnState",
     "TxnStateError",
     "VerifyReport",
+    "WrittenRecords",
     "__version__",
     "delta_jars",
     "gather_status",

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow.compute as pc
-
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import NEWEST_COLUMNS, newest_batch_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import WRITTEN_RECORDS_LAYOUT, Comparison, TableStorage
 from shallow_mirror.config import SinkConfig
@@ -39,7 +38,7 @@ from shallow_mirror.sinks.records import (
 )
 from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of
-from shallow_mirror.streaming.spark.spark_session import check_session
+from shallow_mirror.streaming.spark.spark_session import check_session, parallelism_of
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.wire.columns import Compression
 
@@ -184,7 +183,7 @@ class ExactlyOnceKafkaSink:
         if self._sink is None:
             run = self._take_over(spark)
             run.owner.check_ownership()
-            self._sink = self._recovered(run)
+            self._sink = self._recovered(run, parallelism_of(spark, self.config.slots))
             self._newest = _newest_of(run.owner)
         return self._sink
 
@@ -214,8 +213,11 @@ class ExactlyOnceKafkaSink:
             self._run = _Run(identity, owner, target)
         return self._run
 
-    def _recovered(self, run: _Run) -> RecordSink:
-        """Resolve the last decision, and fence every transactional id. Raises MicroBatchInDoubtError."""
+    def _recovered(self, run: _Run, parallelism: int) -> RecordSink:
+        """Resolve the last decision, and fence every transactional id. Raises MicroBatchInDoubtError.
+
+        `parallelism`: how many slots run at once.
+        """
         config, timeout_ms = self.config, self.config.transaction_timeout_ms
         performer = TxnPerformer(run.owner, run.target, transaction_timeout_ms=timeout_ms, observer=self._observer)
         guard = RunGuard(run.target, config.name, timeout_ms)
@@ -238,6 +240,7 @@ class ExactlyOnceKafkaSink:
             in_flight_requests=config.in_flight_requests,
             in_flight_bytes=config.in_flight_bytes,
             transaction_timeout_ms=timeout_ms,
+            bytes_per_second=None if config.bytes_per_second is None else config.bytes_per_second / parallelism,
             observer=self._observer,
         )
         return RecordSink(job, slots=config.slots, owner=run.owner, performer=performer, guard=guard, observer=self._observer)
@@ -258,13 +261,9 @@ class ExactlyOnceKafkaSink:
 
 def _newest_of(owner: LedgerOwner) -> RecordedMicroBatch | None:
     """Return the newest streaming micro-batch of any query, as far as the table has rows of it."""
-    newest: tuple[int, str, int] | None = None
-    for piece in owner.pieces(["query_id", "batch_id", "micro_batch"]):
-        rows = piece.filter(pc.is_valid(piece["batch_id"]))
-        if rows.num_rows:
-            last = rows.slice(pc.index(rows["micro_batch"], pc.max(rows["micro_batch"])).as_py(), 1).to_pylist()[0]
-            newest = max(newest or (-1, "", 0), (last["micro_batch"], last["query_id"], last["batch_id"]))
+    newest = newest_batch_of(owner.pieces(NEWEST_COLUMNS))
     if newest is None:
         return None
-    condition = (Comparison("query_id", "=", newest[1]), Comparison("batch_id", "=", newest[2]))
+    query_id, batch_id = newest
+    condition = (Comparison("query_id", "=", query_id), Comparison("batch_id", "=", batch_id))
     return RecordedMicroBatch.of_rows(owner.rows_where(condition))

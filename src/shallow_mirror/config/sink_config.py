@@ -53,6 +53,10 @@ class SinkConfig(Section):
         100
     )
     in_flight_bytes: Annotated[int, Field(ge=64 << 10, le=1 << 30, description="Their bytes.")] = 32 << 20
+    bytes_per_second: Annotated[
+        int | None,
+        Field(ge=1 << 10, le=1 << 40, description="The most bytes that all tasks together send; None: any."),
+    ] = None
     retry_for: Annotated[
         Interval, Field(description="How long a micro-batch is tried again after errors that may pass, such as a lost broker.")
     ] = "10 minutes"

@@ -12,7 +12,14 @@ from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.inline_frames import InlineFrame, QuerySession, Row, committed, rows_of, sink_to, texts
 
-from shallow_mirror import ConfigError, ExactlyOnceKafkaSink, FencedError, MicroBatchInDoubtError, RecordRefusedError
+from shallow_mirror import (
+    ConfigError,
+    ExactlyOnceKafkaSink,
+    FencedError,
+    MicroBatchInDoubtError,
+    RecordRefusedError,
+    WrittenRecords,
+)
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 
@@ -286,3 +293,52 @@ def test_a_pickled_sink_has_the_settings_only(target: StrictCluster, tmp_path: P
     with copy:
         copy(frame(*TWO), 1)
     assert (copy.config, sorted(texts(target))) == (sink.config, SORTED)
+
+
+# --- the table ---
+
+
+def test_the_table_says_where_a_micro_batch_and_a_job_are(target: StrictCluster, tmp_path: Path) -> None:
+    with sink_to(target, tmp_path) as sink:
+        sink(frame(*ONE), 0)
+        sink(frame(*TWO), 1)
+        sink.write(InlineFrame(rows_of("z")), job_id="a job")
+    table = WrittenRecords.open(tmp_path, name="sink")
+    logs = committed(target)
+    for rows, expected in ((table.of_batch("query-1", 0), "abcde"), (table.newest(), "fghi"), (table.of_job("a job"), "z")):
+        got = [
+            bytes(record.value or b"").decode()
+            for row in rows.to_pylist()
+            for record in logs[row["target_partition"]]
+            if row["target_start"] <= record.offset < row["target_end"]
+        ]
+        assert sorted(set(got)) == list(expected)
+    assert set(table.newest()["source_offsets"].to_pylist()) == {"[1]"}
+    assert table.of_batch("query-1", 2).num_rows == 0
+    with pytest.raises(ConfigError, match=r"created with shallow_mirror\.mirror = 'sink'"):
+        WrittenRecords.open(tmp_path, name="another")
+
+
+def test_a_limit_of_bytes_per_second_slows_the_tasks(target: StrictCluster, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    with pytest.MonkeyPatch.context() as patch, sink_to(target, tmp_path, bytes_per_second=2048, codec="none") as sink:
+        patch.setattr("shallow_mirror.sinks.records.record_task.time.sleep", pauses.append)
+        sink(frame([{"value": b"v" * 10_000}], columns=("value",)), 0)
+    assert [round(pause) for pause in pauses] == [10], "of 1024 for each of two tasks"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"codec": "lzma"}, "codec: .*'lz4' or 'zstd', not 'lzma'"),
+        ({"codec": "snappy", "level": 3}, "level: 3 for codec snappy, which has to be left out"),
+        ({"codec": "zstd", "level": 30}, "level: 30 for codec zstd, which has to be from -7 to 22"),
+        ({"batch_byte": 1}, "batch_byte: unknown key; did you mean batch_bytes?"),
+        ({"client": {"bootstrap.servers": "nowhere"}}, "client.bootstrap.servers: 'nowhere' is not host:port"),
+        ({"name": "a b"}, "name: String should match pattern"),
+    ],
+)
+def test_an_argument_that_has_no_meaning_is_named(settings: dict[str, Any], problem: str) -> None:
+    arguments: dict[str, Any] = {"name": "sink", "client": {"bootstrap.servers": "127.0.0.1:1"}, "tables": "tables"}
+    with pytest.raises(ConfigError, match=problem):
+        ExactlyOnceKafkaSink(**arguments | settings)
