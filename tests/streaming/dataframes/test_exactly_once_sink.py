@@ -303,7 +303,7 @@ def test_the_table_says_where_a_micro_batch_and_a_job_are(target: StrictCluster,
         sink(frame(*ONE), 0)
         sink(frame(*TWO), 1)
         sink.write(InlineFrame(rows_of("z")), job_id="a job")
-    table = WrittenRecords.open(tmp_path, name="sink")
+    table = WrittenRecords.open(str(tmp_path), name="sink")
     logs = committed(target)
     for rows, expected in ((table.of_batch("query-1", 0), "abcde"), (table.newest(), "fghi"), (table.of_job("a job"), "z")):
         got = [
@@ -316,7 +316,7 @@ def test_the_table_says_where_a_micro_batch_and_a_job_are(target: StrictCluster,
     assert set(table.newest()["source_offsets"].to_pylist()) == {"[1]"}
     assert table.of_batch("query-1", 2).num_rows == 0
     with pytest.raises(ConfigError, match=r"created with shallow_mirror\.mirror = 'sink'"):
-        WrittenRecords.open(tmp_path, name="another")
+        WrittenRecords.open(str(tmp_path), name="another")
 
 
 def test_a_limit_of_bytes_per_second_slows_the_tasks(target: StrictCluster, tmp_path: Path) -> None:
