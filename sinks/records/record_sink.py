@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MicroBatchInDoubtError, MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import RECHECK_MS
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
@@ -98,11 +99,11 @@ class RecordSink:
             durations[type(action).__name__] = durations.get(type(action).__name__, 0.0) + (self._clock() - began) * 1000
             return answer
 
-        try:
-            outcome = actions.drive(actions.run_micro_batch(()), perform, self._observer)
-        finally:
-            self._performer.next_round.finish(deadline)
+        if not self._performer.availability.is_complete:
+            require_committed(self._performer.recheck_unavailable(deadline.sooner(RECHECK_MS)))
+        outcome = actions.drive(actions.run_micro_batch(()), perform, self._observer)
         require_committed(outcome.not_committed)
+        require_visible(self._performer)
         self._owner.settle()
         self._observer("Settled")
         self._owner.compact_if_due()
@@ -179,6 +180,16 @@ class RecordSink:
                 "last transactions",
             )
         return usable[: self._slots]
+
+
+def require_visible(performer: TxnPerformer) -> None:
+    """Raise RetriableError if a decided transaction is not visible in all of its partitions yet.
+
+    Spark forgets a micro-batch that is done. So it is done only when nothing of it can turn out to be aborted any more.
+    """
+    if performer.availability.pending:
+        txn, ranges = next(iter(performer.availability.pending.items()))
+        raise RetriableError("MARKER_PENDING", f"{ranges[0].topic_partition} has not accepted the commit marker of {txn} yet")
 
 
 def _results_of(answers: Sequence[object]) -> tuple[RecordSlotResult, ...]:

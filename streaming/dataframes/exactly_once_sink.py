@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.tables import WRITTEN_RECORDS_LAYOUT, Comparison
 from shallow_mirror.config import SinkConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
+    ConfigError,
     MicroBatchInDoubtError,
     OutcomeUnknownError,
     RecoverNeededError,
@@ -35,6 +36,7 @@ from shallow_mirror.sinks.records import (
     Written,
     plan_micro_batch,
     record_columns,
+    require_visible,
 )
 from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of
@@ -81,6 +83,8 @@ class ExactlyOnceKafkaSink:
         self._run: _Run | None = None
         self._sink: RecordSink | None = None
         self._newest: RecordedMicroBatch | None = None
+        self._called: tuple[str, int] | None = None
+        """Run of the query, and batch id, of the last call that returned."""
         self.last: Written | None = None
         """The micro-batch that was written last, by this object."""
 
@@ -103,7 +107,14 @@ class ExactlyOnceKafkaSink:
 
         Raises ConfigError, RecordRefusedError, MicroBatchInDoubtError, FencedError, and after `retry_for` RetriableError.
         """
-        self._write(rows, micro_batch_of(rows, batch_id, self.config.name))
+        batch, run_id = micro_batch_of(rows, batch_id, self.config.name)
+        if self._called == (run_id, batch_id):
+            raise ConfigError(
+                f"the sink {self.config.name} was called twice with {batch}, and would leave the second DataFrame out: unite both, "
+                "with a column topic, or use a sink with another name"
+            )
+        self._write(rows, batch)
+        self._called = run_id, batch_id
 
     def write(self, rows: Any, *, job_id: str) -> bool:
         """Write a DataFrame of a batch job. Return False if a job of this id was written before: nothing is evaluated then.
@@ -226,6 +237,7 @@ class ExactlyOnceKafkaSink:
         try:
             deadline = Deadline.after_ms(_START_MS, time.monotonic)
             recover(run.owner, performer, mirror=config.name, deadline=deadline, choices=choices, guard=guard)
+            require_visible(performer)
         except RecoverNeededError as error:
             raise MicroBatchInDoubtError(error.what) from error
         job = RecordJob(

@@ -43,10 +43,11 @@ class QuerySession(InlineSession):
     def __init__(self, query_id: str | None, offsets: Mapping[int, str]) -> None:
         super().__init__()
         self._query_id, self._offsets = query_id, offsets
+        self.runs = 0
         self._jsparkSession = self._jvm = self.java = self.util = self.UUID = self
 
-    def getLocalProperty(self, _name: str) -> str | None:  # noqa: N802 - Spark's name
-        return self._query_id
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._query_id if name == "sql.streaming.queryId" else f"run {self.runs}"
 
     # --- as Java's objects are called on the way to the log of offsets ---
 

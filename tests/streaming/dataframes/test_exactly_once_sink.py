@@ -96,6 +96,7 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(target: StrictClu
 def test_a_micro_batch_that_was_decided_is_not_even_evaluated_again(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
+        QUERY.runs += 1
         replay = frame(rows_of("other rows"))
         sink(replay, 0)
     assert (replay.evaluations, sorted(texts(target))) == (0, list("abcde"))
@@ -126,6 +127,13 @@ def test_an_empty_micro_batch_decides_nothing(target: StrictCluster, tmp_path: P
         assert sink.last is None
         sink(frame(*ONE), 1)
     assert sorted(texts(target)) == list("abcde")
+
+
+def test_a_second_dataframe_of_one_micro_batch_is_no_replay(target: StrictCluster, tmp_path: Path) -> None:
+    with sink_to(target, tmp_path) as sink:
+        sink(frame(*ONE), 0)
+        with pytest.raises(ConfigError, match="called twice with batch 0"):
+            sink(frame(*TWO), 0)
 
 
 # --- who is older ---
@@ -205,6 +213,7 @@ def test_only_what_was_not_committed_is_written_again(target: StrictCluster, tmp
     lost_in_part(target, tmp_path)
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
+        QUERY.runs += 1
         again = frame(*ONE)
         sink(again, 0)
         sink(frame(*TWO), 1)
