@@ -110,8 +110,8 @@ class ExactlyOnceKafkaSink:
         batch, run_id = micro_batch_of(rows, batch_id, self.config.name)
         if self._called == (run_id, batch_id):
             raise ConfigError(
-                f"the sink {self.config.name} was called twice with {batch}, and would leave the second DataFrame out: unite both, "
-                "with a column topic, or use a sink with another name"
+                f"the sink {self.config.name} was called twice with {batch}, and would leave the second DataFrame out: unite "
+                "both, with a column topic, or use a sink with another name"
             )
         self._write(rows, batch)
         self._called = run_id, batch_id
