@@ -154,6 +154,20 @@ def test_a_query_that_fails_and_starts_again_writes_each_row_once(
     assert sorted(topic.values()) == query.expected
 
 
+def test_a_slot_that_is_aborted_behind_the_decision_is_written_again_and_no_other(
+    topic: Topic, query: Query, crash_points: None
+) -> None:
+    query.add(40)
+    with pytest.raises(Exception, match="Decide"):
+        query.run(topic.sink(CrashAt("Decide")))
+    # As a timeout of the transaction, or a task that Spark has given up, and that takes a new epoch.
+    Producer({"bootstrap.servers": topic.bootstrap, "transactional.id": f"{topic.name}-1"}).init_transactions(20)
+    assert topic.values() == []
+    query.add(10)
+    query.run(topic.sink())
+    assert sorted(topic.values()) == query.expected
+
+
 def test_a_lost_checkpoint_repeats_nothing_by_itself(topic: Topic, query: Query) -> None:
     query.add(20)
     query.run(topic.sink())
