@@ -1,6 +1,6 @@
-"""A DataFrame of JSON of 1 KB to a topic: the exactly-once sink, Spark's own Kafka sink, and a loop over confluent-kafka.
+"""A DataFrame of JSON to a topic: the exactly-once sink, Spark's own Kafka sink, and a loop over confluent-kafka.
 
-    python -m benchmarks.dataframe_sink [--mb 300] [--runs 3] [--codecs none,lz4] [--tools noop,spark-kafka,shallow-mirror]
+    python -m benchmarks.dataframe_sink [--mb 300] [--value-bytes 1000] [--runs 3] [--codecs none,lz4] [--tools noop,spark-kafka]
 
 Medians of `--runs` writes after one that warms up, in turn of the tools' own processes. CPU is that of the process with its JVM
 and workers; `net` is without what `noop` takes, which reads the same rows with Spark. MB and GB are of keys and values.
@@ -29,26 +29,27 @@ from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, jars_of
 
 TOOLS = ("noop", "spark-kafka", "confluent-kafka", "shallow-mirror")
 PARTITIONS, FILES = 4, 4
-_VALUE_BYTES, _RANDOM_BYTES = 1000, 330
+_RANDOM_SHARE = 0.33
+"""Of the bytes of a value."""
 _FILLING = '","status":"accepted","currency":"EUR","channel":"web","warehouse":"north","note":"lorem ipsum dolor sit amet" '
 
 
-def write_rows(folder: Path, size_bytes: int) -> int:
+def write_rows(folder: Path, size_bytes: int, value_bytes: int) -> int:
     """Write Parquet files with about so many bytes of keys and values. Return the exact number."""
     folder.mkdir()
     chance, total = random.Random(1), 0
     for number in range(FILES):
-        count = size_bytes // FILES // (_VALUE_BYTES + 8)
+        count = size_bytes // FILES // (value_bytes + 8)
         keys = [f"{chance.randrange(10**8):08}" for _ in range(count)]
-        values = [_json(chance) for _ in range(count)]
+        values = [_json(chance, value_bytes) for _ in range(count)]
         total += sum(map(len, keys)) + sum(map(len, values))
         pq.write_table(pa.table({"key": keys, "value": values}), folder / f"{number}.parquet", compression="none")
     return total
 
 
-def _json(chance: random.Random) -> str:
-    text = '{"id":"' + base64.b64encode(chance.randbytes(_RANDOM_BYTES)).decode()
-    return (text + _FILLING * (_VALUE_BYTES // len(_FILLING)))[: _VALUE_BYTES - 1] + "}"
+def _json(chance: random.Random, size: int) -> str:
+    text = '{"id":"' + base64.b64encode(chance.randbytes(int(size * _RANDOM_SHARE))).decode()
+    return (text + _FILLING * (size // len(_FILLING) + 1))[: size - 1] + "}"
 
 
 def measure(tool: str, codec: str, bootstrap: str, rows: Path, runs: int, folder: Path) -> list[dict[str, float]]:
@@ -74,6 +75,7 @@ def measure(tool: str, codec: str, bootstrap: str, rows: Path, runs: int, folder
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=300)
+    parser.add_argument("--value-bytes", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--codecs", default="none,lz4")
     parser.add_argument("--tools", default=",".join(TOOLS))
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tools = known_names("tool", options.tools.split(","), TOOLS)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        size_gb = write_rows(folder / "rows", options.mb * 1_000_000) / 1e9
+        size_gb = write_rows(folder / "rows", options.mb * 1_000_000, options.value_bytes) / 1e9
         nodes = start_clusters(folder / "kafka", 1)
         try:
             print(f"{'codec':8}{'tool':18}{'CPU s/GB':>10}{'net':>8}{'MB/s':>8}")
