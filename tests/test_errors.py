@@ -46,6 +46,8 @@ _ERRORS: tuple[MirrorError, ...] = (
     errors.ObjectMissingError("s3://b", "o", "no such object", "restore it"),
     errors.ObjectExistsError("s3://b", "o"),
     errors.RecoverNeededError("micro-batch 4"),
+    errors.MicroBatchInDoubtError("batch 4"),
+    errors.RecordRefusedError(3, 17, "its topic is null", "give it one"),
     errors.OlderTablesError("run 1", "run 2", 8),
     errors.CopiesDifferError(["missing"], "west", "east", "m.yaml", "f.yaml"),
     errors.LateWritesError("one", "west", "east", ["t-3: 5"], "shallow-mirror migrate settle f"),

@@ -153,7 +153,9 @@ class SparkWriter:
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Create the table. Raises ConfigError if the schema is missing or Spark may not create there."""
-        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties})
+        settings = properties_in_sql(
+            {**TABLE_SETTINGS, **self._layout.settings, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties}
+        )
         try:
             columns = columns_in_sql(self._layout.schema)
             self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
