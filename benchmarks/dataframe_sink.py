@@ -2,7 +2,7 @@
 
     python -m benchmarks.dataframe_sink [--mb 300] [--value-bytes 1000] [--runs 3] [--codecs none,lz4] [--tools noop,spark-kafka]
 
-Medians of `--runs` writes after one that warms up, in turn of the tools' own processes. CPU is that of the process with its JVM
+Medians of `--runs` writes after three that warm up, each tool in a process of its own. CPU is that of the process with its JVM
 and workers; `net` is without what `noop` takes, which reads the same rows with Spark. MB and GB are of keys and values.
 """
 

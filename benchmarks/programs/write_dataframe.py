@@ -1,4 +1,4 @@
-"""Writes the rows of Parquet files to a topic several times, and prints what each time took as JSON. The first warms up.
+"""Writes the rows of Parquet files to a topic several times, and prints what each time took as JSON. The first three warm up.
 
     python -m benchmarks.programs.write_dataframe JOB, where JOB has tool, bootstrap, topic, rows, codec, runs, folder, jars
 
@@ -29,6 +29,8 @@ PRODUCER = {
     "partitioner": "murmur2_random",
 }
 ROWS_AT_ONCE = 10_000
+WARM_UPS = 3
+"""Java compiles what runs often: with fewer, that is most of what is measured."""
 
 Write = Callable[[int], None]
 
@@ -38,11 +40,11 @@ def main() -> None:
     write = {"confluent-kafka": _confluent}.get(job["tool"], _spark)(job)
     tree = ProcessTree(os.getpid())
     times = []
-    for number in range(job["runs"] + 1):
+    for number in range(WARM_UPS + job["runs"]):
         cpu_s, began = tree.cpu_s(), time.monotonic()
         write(number)
         times.append({"seconds": time.monotonic() - began, "cpu_s": tree.cpu_s() - cpu_s})
-    print(json.dumps(times[1:]))
+    print(json.dumps(times[WARM_UPS:]))
 
 
 def _spark(job: dict[str, Any]) -> Write:

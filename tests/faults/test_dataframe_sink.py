@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.m
 DRIVER_STEPS = ["TakeDecision", "RunSlots", "RefuseHangingTxns", "Decide", "EndTxn", "AwaitVisible", "Settled"]
 TASK_STEPS = ["task.initialised", "task.added", "task.produced", "task.receipt"]
 ROWS = 300
+FIRST_FILE_S = 1_700_000_000
 
 
 class Killed:
@@ -41,7 +42,10 @@ class Killed:
         for name, chosen in (("first", [i for i in ids if not i % PARTITIONS]), ("rest", [i for i in ids if i % PARTITIONS])):
             partitions = pa.array([i % PARTITIONS for i in chosen], pa.int32())
             table = pa.table({"value": [f"{i:08}" for i in chosen], "partition": partitions})
-            pq.write_table(table, self._folder / "rows" / f"{self._written:08}-{name}.parquet")
+            path = self._folder / "rows" / f"{self._written:08}-{name}.parquet"
+            pq.write_table(table, path)
+            # Spark reads files in the order of their times; those of one moment in any order.
+            os.utime(path, (FIRST_FILE_S + self._written, FIRST_FILE_S + self._written))
         self._written += ROWS
 
     def start(self, **job: Any) -> subprocess.Popen[bytes]:
