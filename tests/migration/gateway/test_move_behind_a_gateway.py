@@ -35,6 +35,10 @@ urllib.request.urlopen(urllib.request.Request(sys.argv[1], sys.stdin.buffer.read
 """
 
 
+class GatewayLostError(Exception):
+    """The gateway went away as soon as it was open."""
+
+
 class Operations(ThreadingHTTPServer):
     """What an operator has written for hooks: `/stop` and `/start` of clients and gateway. `failing`: 503 so many times."""
 
@@ -45,6 +49,7 @@ class Operations(ThreadingHTTPServer):
         self.actions = actions
         self.calls: list[tuple[str, str]] = []
         self.failing: Counter[str] = Counter()
+        self.failed: list[str] = []
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
@@ -61,7 +66,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.failing[self.path] -= 1
             status = 503
         else:
-            self.server.actions[self.path](document)
+            try:
+                self.server.actions[self.path](document)
+            except GatewayLostError as lost:
+                self.server.failed.append(str(lost))
+                status = 503
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -141,8 +150,14 @@ def test_clients_keep_their_bootstrap_address_while_the_move_and_its_rollback_ha
         application.stop_groups()
         gateway.close()
 
+    is_lost = threading.Event()
+
     def start(document: dict[str, Any]) -> None:
         gateway.open(addresses[document["to"]])
+        if is_lost.is_set():
+            is_lost.clear()
+            gateway.kill()
+            raise GatewayLostError(document["to"])
         application.start(gateway.address)
         application.await_writes()
 
@@ -185,7 +200,8 @@ def test_clients_keep_their_bootstrap_address_while_the_move_and_its_rollback_ha
                     shown = console("migrate", "plan", str(made.file))
                     assert "      hook start, after it: POST http://127.0.0.1" in "\n".join(shown.lines), shown
 
-                    operations.failing["/start"] = 2
+                    operations.failing["/start"] = 1
+                    is_lost.set()
                     assert run_migration(made.files(), said, options).waves["all"].phase is Phase.MOVED
                     (waited,) = [line for line in said.lines if "make hook start succeed" in line]
                     assert "--skip-hook start" in waited
@@ -202,6 +218,7 @@ def test_clients_keep_their_bootstrap_address_while_the_move_and_its_rollback_ha
     assert paths == ["/stop", "/back", "/stop", "/start", "/start", "/start", "/stop", "/start"]
     ids = [call for path, call in operations.calls if path == "/start"]
     assert ids == ["drill/all/move/2.0/start/do"] * 3 + ["drill/all/rollback/3.0/start/do"]
+    assert operations.failed == ["west"]
     assert application.differences() == {}
     assert running_on.failed == []
     there = Counter(value for partition in range(PARTITIONS) for value in runs.read_values(addresses["east"], other, partition))
