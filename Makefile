@@ -20,8 +20,8 @@ test: setup java unit ## all tests except long ones, with real brokers and Spark
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-sparks: setup java ## mirrors and archives on other releases of PySpark, in .venvs; SPARKS="4.0.5 4.3.0" for fewer, CROSS=1 for more
-	CROSS="$(CROSS)" PYTEST_ARGS="$(PYTEST_ARGS)" .ci/sparks $(or $(SPARKS),4.0.5 4.1.4 4.2.1 4.3.0)
+sparks: setup java ## mirrors and archives on other releases of PySpark, in .venvs; SPARKS="4.0.5 4.3.0" for fewer, CROSS=1 for more, JOBS=2
+	CROSS="$(CROSS)" JOBS="$(JOBS)" $(if $(CONNECT),CONNECT="$(CONNECT)") PYTEST_ARGS="$(PYTEST_ARGS)" .ci/sparks $(or $(SPARKS),4.0.5 4.1.4 4.2.1 4.3.0)
 
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits, and `sparks` with CROSS=1
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)

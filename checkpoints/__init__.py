@@ -9,6 +9,7 @@ if __name__ != "shallow_mirror.checkpoints":
 
 if TYPE_CHECKING:
     from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap as OffsetMap
+    from shallow_mirror.checkpoints.ledger.written_records import WrittenRecords as WrittenRecords
     from shallow_mirror.checkpoints.rows.lineages import Lineages as Lineages, LineageView as LineageView, TxnKey as TxnKey
     from shallow_mirror.checkpoints.rows.positions import Position as Position
     from shallow_mirror.checkpoints.rows.schema import (
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
         PROPERTY_TABLE_ID as PROPERTY_TABLE_ID,
         DecidedSegment as DecidedSegment,
         Removal as Removal,
+        WrittenBy as WrittenBy,
         first_rows_at as first_rows_at,
         in_source_order as in_source_order,
         rows_from_arrow as rows_from_arrow,
         schema_of as schema_of,
         table_properties as table_properties,
+    )
+    from shallow_mirror.checkpoints.rows.written_rows import (
+        NEWEST_COLUMNS as NEWEST_COLUMNS,
+        newest_batch_of as newest_batch_of,
+        segment_of as segment_of,
     )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -79,3 +79,40 @@ def test_the_fingerprint_changes_with_what_goes_where_and_not_with_rates(tmp_pat
     first = written(tmp_path).fingerprint
     assert written(tmp_path, {"trigger": "5 seconds"}).fingerprint == first
     assert written(tmp_path, {"tables": "elsewhere"}).fingerprint != first
+
+
+def test_hooks_are_at_steps_of_the_fail_over_and_those_of_the_move_back_at_steps_of_a_migration(tmp_path: Path) -> None:
+    switch = {"name": "switch", "after": "move groups", "command": ["bin/switch", "west"]}
+    home = {"name": "home", "after": "admit writers", "command": ["bin/switch", "east"]}
+    back = {"mirror": "back.yaml", "hooks": [home]}
+    first = written(tmp_path, back={"mirror": "back.yaml"})
+    files = written(tmp_path, hooks=[switch], back=back)
+    assert files.config.hooks[0].command == [str(tmp_path / "bin/switch"), "west"]
+    assert files.config.back.hooks[0].command == [str(tmp_path / "bin/switch"), "east"]
+    assert files.fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hooks": [{"name": "h", "after": "stop writers", "command": ["s"]}]}, r"hooks\.0\.after: .*'move groups'"),
+        (
+            {"hooks": [{"name": "h", "after": "report", "command": ["s"], "undo": {"command": ["s"]}}]},
+            r"hooks\.0\.undo: unknown key",
+        ),
+        (
+            {"back": {"mirror": "back.yaml", "hooks": [{"name": "h", "after": "fill old topics", "command": ["s"]}]}},
+            "back.hooks.0.after",
+        ),
+        (
+            {
+                "hooks": [{"name": "h", "after": "report", "command": ["s"]}],
+                "back": {"mirror": "back.yaml", "hooks": [{"name": "h", "after": "report", "command": ["s"]}]},
+            },
+            "back.hooks: h: hooks has one of the same name",
+        ),
+    ],
+)
+def test_a_hook_that_could_not_be_called_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        written(tmp_path, **changes)

@@ -26,6 +26,7 @@ OTHER_ARGUMENTS = {
     "resume": ["orders"],
     "redo": ["orders", "0", "1", "2", "--to", "copy"],
     "quarantine export": ["folder"],
+    **{f"mm2 {name}": ["mm2.properties"] for name in ("lag", "check", "groups")},
 }
 
 

@@ -11,6 +11,7 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import MigrationConfig
 from shallow_mirror.config.migration_config import MigrationFiles, ReverseSettings, WaveSettings, WriterSettings
+from shallow_mirror.config.migration_steps import Step
 from shallow_mirror.errors import ConfigError
 
 CONF = Path(__file__).parent.parent / "conf"
@@ -103,3 +104,65 @@ def test_the_fingerprint_changes_with_what_moves_where_and_not_with_rates(tmp_pa
     assert written(tmp_path, {"trigger": "5 seconds"}).fingerprint == first
     assert written(tmp_path, waves=[{"name": "all", "topics": ["orders"], "reverse": "reverse.yaml"}]).fingerprint != first
     assert written(tmp_path, {"tables": "elsewhere"}).fingerprint != first
+    hook = {"name": "close", "before": "stop writers", "command": ["switch"]}
+    assert written(tmp_path, hooks=[hook]).fingerprint == first, "one that fails behind the point of no return can be mended"
+
+
+def test_hooks_name_steps_and_their_programs_are_relative_to_the_file(tmp_path: Path) -> None:
+    hooks = [
+        {
+            "name": "close",
+            "before": "stop writers",
+            "command": ["bin/switch", "off"],
+            "undo": {"command": ["./bin/switch", "on"]},
+        },
+        {"name": "open", "after": "admit writers", "url": "https://gateway/switch?to=west&key=1", "timeout": "5 seconds"},
+    ]
+    close, opened = written(tmp_path, hooks=hooks).config.hooks
+    assert (close.place, opened.place) == (("before", Step.STOP_WRITERS), ("after", Step.ADMIT_WRITERS))
+    assert close.command == [str(tmp_path / "bin/switch"), "off"]
+    assert close.undo is not None
+    assert close.undo.command == [str(tmp_path / "bin/switch"), "on"]
+    assert (str(opened), opened.timeout_s) == ("POST https://gateway/switch", 5.0), "a query may hold a token"
+
+
+AT: dict[str, Any] = {"name": "h", "before": "stop writers", "command": ["switch"]}
+BACK: dict[str, Any] = {"undo": {"command": ["switch"]}}
+
+
+@pytest.mark.parametrize(
+    ("hook", "problem"),
+    [
+        ({**AT, "before": "stop"}, "hooks.0.before: .*'stop writers'"),
+        ({**AT, "after": "check"}, "hooks: h: give either before or after"),
+        ({"name": "h", "command": ["switch"]}, "hooks: h: give either before or after"),
+        ({**AT, "url": "http://g/"}, "hooks: h: give either command or url"),
+        ({"name": "h", "before": "check"}, "hooks: h: give either command or url"),
+        ({**AT, "command": "switch on"}, "hooks.0.command"),
+        ({"name": "h", "before": "check", "url": "gateway"}, "must be a URL such as"),
+        ({"name": "h", "before": "check", "url": "http://me:secret@g/"}, "must not hold a user name or password"),
+        ({**AT, "headers": {"A": "b"}}, "hooks: h: headers: are those of a url"),
+        (
+            {"name": "h", "before": "check", "url": "http://g/", "headers": {"X-Api-Key": "s3cret"}},
+            "X-Api-Key: secrets are given by",
+        ),
+        ({"name": "h", "before": "check", "url": "http://g/", "headers": {"A:": "b"}}, "is not the name of an HTTP header"),
+        ({**AT, "timeout": "0 seconds"}, "hooks.0.timeout"),
+        ({**AT, "undo": {}}, "hooks: h: undo: give either command or url"),
+        ({"name": "h", "after": "point of no return", "command": ["s"], **BACK}, "not possible any more"),
+        ({"name": "h", "before": "admit writers", "command": ["s"], **BACK}, "not possible any more"),
+        ({"name": "h", "before": "start reverse mirror", "command": ["s"], "direction": "rollback"}, "a rollback has no step"),
+    ],
+)
+def test_a_hook_that_could_not_be_called_is_refused(tmp_path: Path, hook: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as refused:
+        written(tmp_path, hooks=[hook])
+    assert "s3cret" not in str(refused.value)
+    assert "me:secret" not in str(refused.value)
+
+
+def test_hooks_have_different_names_and_an_undo_is_possible_up_to_the_point_of_no_return(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hooks: the name h occurs twice"):
+        written(tmp_path, hooks=[AT, AT])
+    last = {**AT, **BACK, "before": "point of no return"}
+    assert written(tmp_path, hooks=[last]).config.hooks[0].undo is not None

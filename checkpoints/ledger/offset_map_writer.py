@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from shallow_mirror.checkpoints.ledger.commit_metadata import (
 from shallow_mirror.checkpoints.ledger.commits import ATTEMPTS, claim, compact_if_due, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.ledger.row_count_check import CountedPieces, RowCountCheck
 from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.positions import Position, moved_by
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.checkpoints.rows.schema import (
     DecidedSegment,
     Removal,
@@ -161,7 +161,7 @@ class LedgerOwner:
         """
         if self._next is None or not rows:
             raise ValueError("a decision needs rows and a version from next_decision")
-        moved = moved_by(self.positions(), rows)
+        moved = self._layout.moved_by(self.positions(), rows)
         version, self._next = self._next, None
         self._highest_micro_batch += 1
         decision = replace(
@@ -192,6 +192,14 @@ class LedgerOwner:
     def pending_rows(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of the transactions that are pending. Raises as `check_ownership`."""
         return self._rows_that_match(self._pending_conditions())
+
+    def rows_where(self, condition: Condition) -> tuple[DecidedSegment, ...]:
+        """Return the rows that match, settled or not. Raises as `check_ownership`."""
+        return self._rows_that_match([condition])
+
+    def pieces(self, columns: list[str]) -> Iterable[pa.RecordBatch]:
+        """Return all rows, settled or not, piece by piece. Raises as `check_ownership`."""
+        return self._own_snapshot().batches(columns=columns)
 
     def finished_producer_ids(self) -> dict[int, str]:
         """Return the transactional id of each producer id of the target that a row names, without those of pending transactions.

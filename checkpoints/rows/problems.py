@@ -33,6 +33,10 @@ class ProblemKind(enum.StrEnum):
     """ACLs could not be compared, created or deleted."""
     QUOTA = "quota"
     """Quotas could not be compared or created."""
+    SCHEMA = "schema"
+    """Schemas could not be compared or registered, or conflict with those of the target."""
+    HEARTBEAT = "heartbeat"
+    """A heartbeat in MirrorMaker 2's format could not be written."""
     ENDED = "ended"
     """What ended a run."""
 

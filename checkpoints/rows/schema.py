@@ -81,6 +81,26 @@ _values_of = operator.attrgetter(*_SEGMENT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenBy:
+    """The micro-batch and the slot of a DataFrame sink that wrote a row, as it is recorded with each of its rows.
+
+    A streaming micro-batch has `query_id` and `batch_id`, a batch job has `job_id`. `slot_crc32c`: of the records of the slot as
+    they came from Spark (`ContentDigest`).
+    """
+
+    query_id: str | None
+    batch_id: int | None
+    job_id: str | None
+    source_offsets: str | None
+    """The ends of all sources, as Spark's log of offsets has them; None of a job, and if Spark does not tell."""
+    micro_batch_record_count: int
+    """Of all slots."""
+    slot: Int32
+    slot_record_count: int
+    slot_crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecidedSegment:
     """A row of a decision, without the number and the time of it."""
 
@@ -93,6 +113,8 @@ class DecidedSegment:
     """Of a target partition with preserved offsets, which every writer of it uses; such a row has no transaction."""
     is_continued: bool = False
     """The target had these offsets before the mirror, so that nothing was written; the row has no producer epoch."""
+    written_by: WrittenBy | None = None
+    """None in an offset map, and in an archive."""
 
 
 def first_rows_at(

@@ -1,6 +1,6 @@
-"""Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive.
+"""Driver: the tables of decisions: the offset map of a mirror, the segments of an archive, the records of a DataFrame sink.
 
-One class owns and writes either (`offset_map_writer.py`). `TableShape` is all that the writers of a library need of a table.
+One class owns and writes any of them (`offset_map_writer.py`). `TableShape` is all that the writers of a library need of a table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,28 @@ from shallow_mirror.checkpoints.rows.archive_schema import (
     archive_rows_from_arrow,
     archive_rows_to_arrow,
 )
-from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
+from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, moved_by, positions_of
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, OFFSET_MAP_TABLE, DecidedSegment, rows_from_arrow, rows_to_arrow
+from shallow_mirror.checkpoints.rows.written_rows import (
+    POSITION_COLUMNS as WRITTEN_POSITION_COLUMNS,
+    WRITTEN_RECORDS,
+    WRITTEN_RECORDS_TABLE,
+    written_ends_after,
+    written_ends_of,
+    written_rows_from_arrow,
+    written_rows_to_arrow,
+)
 from shallow_mirror.types import SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableShape:
-    """`title`: of the table in messages."""
+    """`title`: of the table in messages. `settings`: of the Delta table, in the place of those that all tables have."""
 
     table: str
     title: str
     schema: pa.Schema
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,6 +54,8 @@ class TableLayout(TableShape):
     rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
     rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]
     positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
+    moved_by: Callable[[Mapping[SourcePartition, Position], Sequence[DecidedSegment]], dict[SourcePartition, Position]] = moved_by
+    """Return positions after a decision. Raises OffsetMapConflictError if its rows do not continue them."""
     added_columns: frozenset[str] = frozenset()
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,4 +112,16 @@ ARCHIVE_LAYOUT = TableLayout(
         "lineage": "`shallow-mirror archive verify FILE --rebuild TABLES` writes a new table from the objects, whose rows are of "
         "lineage 0"
     },
+)
+
+WRITTEN_RECORDS_LAYOUT = TableLayout(
+    table=WRITTEN_RECORDS_TABLE,
+    title="the table of written records",
+    schema=WRITTEN_RECORDS,
+    settings={"delta.dataSkippingStatsColumns": "query_id,batch_id,job_id,micro_batch,decided_at"},
+    position_columns=WRITTEN_POSITION_COLUMNS,
+    rows_to_arrow=written_rows_to_arrow,
+    rows_from_arrow=written_rows_from_arrow,
+    positions_of=written_ends_of,
+    moved_by=written_ends_after,
 )

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.rows.table_layout import (
         ARCHIVE_LAYOUT as ARCHIVE_LAYOUT,
         OFFSET_MAP_LAYOUT as OFFSET_MAP_LAYOUT,
+        WRITTEN_RECORDS_LAYOUT as WRITTEN_RECORDS_LAYOUT,
         TableLayout as TableLayout,
     )
     from shallow_mirror.checkpoints.tables.best_effort_tables import (

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment, Position
@@ -25,10 +19,9 @@ from shallow_mirror.errors import (
     MirrorError,
     RetriableError,
 )
-from shallow_mirror.log_context import in_context_of_driver
-from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound, TaskFunction
+from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows, log_expired
-from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
+from shallow_mirror.sinks.micro_batches.spark_tasks import SlotRows, most_actionable, run_tasks
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
 from shallow_mirror.sinks.slot_values import (
     EarlyEnd,
@@ -39,9 +32,7 @@ from shallow_mirror.sinks.slot_values import (
     require_committed,
 )
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, QuarantineBudget
-from shallow_mirror.sinks.slots.slot_task import RESULT_SCHEMA
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers
 from shallow_mirror.types import QuarantineLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -80,13 +71,6 @@ def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[S
     """Refuse to leave anything out. Raises RetriableError."""
     for left_out in unfinished:
         raise RetriableError(left_out.error_name, f"{left_out.source.topic_partition}: {left_out.reason}")
-
-
-class SlotRows(Protocol):
-    """A data frame of Spark, or its substitute: an input partition for each slot, with the rows of its task."""
-
-    def mapInArrow(self, function: TaskFunction, schema: str) -> DataFrame:  # noqa: N802 - Spark's name
-        """Return the data frame of the function's results for the rows of each slot."""
 
 
 class StoppedBeforeMicroBatchError(Exception):
@@ -289,18 +273,8 @@ class MicroBatchSink:
                 is_one_wave=self._slot_time.is_one_wave,
             )
         )
-        named_task = in_context_of_driver(task)
-        with environment_of_copiers():
-            slots = planned.mapInArrow(lambda batches: named_task(batches), RESULT_SCHEMA)
         began = self._clock()
-        try:
-            table = slots.toArrow()  # the only evaluation of this round
-        except (PySparkException, Py4JError) as failure:
-            lost = lost_worker(str(failure))
-            if lost is None:
-                raise
-            raise RetriableError("WORKER_LOST", f"Spark lost a Python worker or executor of the slots: {lost}") from failure
-        answers = [pickle.loads(body) for body in table.column("body").to_pylist()]
+        answers = run_tasks(planned, task)  # the only evaluation of this round
         errors = [answer for answer in answers if isinstance(answer, MirrorError)]
         results = [answer for answer in answers if isinstance(answer, SlotResult)]
         # Seen before the decision: where the first transactions have timed out, the next try already gives each slot less time.
@@ -370,8 +344,3 @@ def _positions_after(
 ) -> dict[SourcePartition, int]:
     offsets = {source: position.offset for source, position in positions.items()}
     return offsets | {row.segment.source: row.segment.source_end for row in first_rows}
-
-
-def most_actionable(errors: list[MirrorError]) -> MirrorError:
-    """Return the error of several slots that a person must act on: definite before retriable."""
-    return next((error for error in errors if not isinstance(error, RetriableError)), errors[0])

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from shallow_mirror.errors import ConfigError, MirrorError, SparkLostError
+from shallow_mirror.spark_connect import lost_server
 
 _LOST_WORKER = re.compile(
     r"Python worker exited unexpectedly|Python worker failed to connect back|waiting for the Python worker to connect back"
@@ -110,13 +111,10 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if not _is_server_gone(error):
+        lost = lost_server(error)
+        if lost is None:
             raise
-        reason = str(error).partition("\n")[0]
-        raise SparkLostError(
-            f"the server of Spark Connect ended the session or does not answer ({reason}): it was killed or restarted. Nothing "
-            "is lost: start the mirror again with a new session"
-        ) from error
+        raise lost from error
     except (Py4JError, ConnectionError) as error:
         if not _is_jvm_gone(error):
             raise
@@ -124,18 +122,6 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
         raise SparkLostError(
             f"Spark's JVM exited: it was killed, or ran out of memory{where}. Nothing is lost: start the mirror again"
         ) from error
-
-
-_SERVER_GONE = re.compile(
-    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.(SESSION_(CHANGED|CLOSED|NOT_FOUND)|OPERATION_\w+)|SESSION_NOT_SAME"
-    r"|NO_ACTIVE_SESSION|failed to connect to all addresses|Cannot invoke RPC"
-)
-
-
-def _is_server_gone(error: PySparkException) -> bool:
-    """Return whether an error of Spark Connect says that the server, or its state of this session, is gone."""
-    is_of_connect = type(error).__module__.startswith("pyspark.errors.exceptions.connect") or "RETRIES_EXCEEDED" in str(error)
-    return is_of_connect and _SERVER_GONE.search(str(error)) is not None
 
 
 def _is_jvm_gone(error: Exception) -> bool:

@@ -77,6 +77,11 @@ class SlotInput:
     expected: frozenset[SourcePartition] = frozenset()
 
 
+def answer_of(answer: object) -> pa.RecordBatch:
+    """Return the only row of a task's output (RESULT_SCHEMA): its answer, pickled."""
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], schema=_ARROW_RESULT_SCHEMA)
+
+
 OpenInput = Callable[[SlotJob, Iterator[pa.RecordBatch], bool, Deadline], SlotInput]
 """Return the input that the rows of an input partition describe. The flag: they are planned ranges, not batches."""
 
@@ -144,8 +149,7 @@ class SlotTask:
             body = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             body = error
-        columns = [pa.array([pickle.dumps(body)], pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_RESULT_SCHEMA)
+        yield answer_of(body)
 
 
 def run_slot(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         TxnState,
         TxnStateError,
     )
-    from shallow_mirror.checkpoints import OffsetMap, schema_of
+    from shallow_mirror.checkpoints import OffsetMap, WrittenRecords, schema_of
     from shallow_mirror.commands.options import parse_time
     from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
     from shallow_mirror.errors import (
@@ -42,9 +42,11 @@ if TYPE_CHECKING:
         CorruptBatchError,
         DataLossError,
         FencedError,
+        HookFailedError,
         IncompleteRunError,
         LateWritesError,
         LogTruncatedError,
+        MicroBatchInDoubtError,
         MirrorError,
         NotABrokerError,
         ObjectExistsError,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         OutcomeUnknownError,
         PreservedLogDamagedError,
         ProducerEpochFencedError,
+        RecordRefusedError,
         RecoverNeededError,
         RetriableError,
         SparkLostError,
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
         register_kafka_batches,
         session_for_tables,
     )
+    from shallow_mirror.streaming.dataframes import ExactlyOnceKafkaSink
     from shallow_mirror.streaming.runs import Archive, Mirror, Restore
     from shallow_mirror.verify import VerifyReport, verify_mirror
     from shallow_mirror.wire.records import Record, open_batch
@@ -104,14 +108,17 @@ __all__ = [
     "CorruptBatchError",
     "DataLossError",
     "Delivery",
+    "ExactlyOnceKafkaSink",
     "FencedError",
     "FetchedBatch",
     "FetchedBatches",
+    "HookFailedError",
     "IncompleteRunError",
     "IsolationLevel",
     "LateWritesError",
     "LogAppendTimePolicy",
     "LogTruncatedError",
+    "MicroBatchInDoubtError",
     "Mirror",
     "MirrorConfig",
     "MirrorError",
@@ -127,6 +134,7 @@ __all__ = [
     "PreservedLogDamagedError",
     "ProducerEpochFencedError",
     "Record",
+    "RecordRefusedError",
     "RecoverNeededError",
     "Restore",
     "RestoreConfig",
@@ -147,6 +155,7 @@ __all__ = [
     "TxnState",
     "TxnStateError",
     "VerifyReport",
+    "WrittenRecords",
     "__version__",
     "delta_jars",
     "gather_status",

@@ -26,6 +26,7 @@ from shallow_mirror.commands.import_mirror_maker import import_mirror_maker
 from shallow_mirror.commands.init import init
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.migrate import migrate
+from shallow_mirror.commands.mirror_maker import mm2
 from shallow_mirror.commands.options import exit_code_of
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
@@ -68,13 +69,14 @@ app.add_typer(quarantine, name="quarantine", rich_help_panel="Copy")
 app.add_typer(archive, name="archive", rich_help_panel="Archive and restore")
 app.add_typer(migrate, name="migrate", rich_help_panel="Move")
 app.add_typer(failover, name="failover", rich_help_panel="Move")
+app.add_typer(mm2, name="mm2", rich_help_panel="Move")
 app.command(rich_help_panel="Begin")(completion)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = (
     "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "topology", "recover", "verify", "quarantine",
-    "report", "import", "init", "completion",
+    "report", "import", "mm2", "init", "completion",
 )  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""

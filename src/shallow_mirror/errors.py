@@ -380,6 +380,35 @@ class RecoverNeededError(MirrorError):
 
 
 @dataclass(eq=False, repr=False)
+class MicroBatchInDoubtError(MirrorError):
+    """A part of a micro-batch of a DataFrame sink is committed, and the operator has to choose what becomes of the rest."""
+
+    what: str
+
+    def __post_init__(self) -> None:
+        super().__init__(
+            f"{self.what}. Nothing of it was written again. Give the sink on_doubt='skip' to leave it (records may be missing), "
+            "or on_doubt='repeat' to write all of it once more (records may be there twice)"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class RecordRefusedError(MirrorError):
+    """A row of a DataFrame cannot become a record; nothing of its micro-batch was decided.
+
+    `row`: its number within the input partition `slot` of the DataFrame, from 0 on.
+    """
+
+    slot: int
+    row: int
+    rule: str
+    remedy: str
+
+    def __post_init__(self) -> None:
+        super().__init__(f"row {self.row} of partition {self.slot} of the DataFrame: {self.rule}. {self.remedy}")
+
+
+@dataclass(eq=False, repr=False)
 class OlderTablesError(MirrorError):
     """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
 
@@ -446,6 +475,22 @@ class LateWritesError(ConfigError):
             f"{listed(self.places)}. Stop that writer; then `{self.command} --carry` copies these records to the topics at "
             f"{self.other}, and `{self.command} --quarantine` to topics of their own there"
         )
+
+
+@dataclass(eq=False, repr=False)
+class HookFailedError(MirrorError):
+    """A hook of a migration or fail-over failed: a command or an HTTP call of the operator. It may have had an effect.
+
+    `place`: when it was called. `reason`: what it printed. `ways`: commands that go on.
+    """
+
+    hook: str
+    place: str
+    reason: str
+    ways: str
+
+    def __post_init__(self) -> None:
+        super().__init__(f"hook {self.hook} ({self.place}): {self.reason}. Mend it; {self.ways}")
 
 
 class SparkLostError(MirrorError):

@@ -9,6 +9,9 @@ from typing import TypeVar
 
 INTERNAL_PREFIX = "__"
 
+HEARTBEATS = "heartbeats"
+"""The topic of MirrorMaker 2's heartbeats, on every cluster."""
+
 REHEARSAL_PREFIX = "migrate-rehearsal-"
 """Begins the names of the topics, groups and mirrors of a rehearsal of a migration, before eight hexadecimal digits."""
 _OF_REHEARSAL = re.compile(rf"{REHEARSAL_PREFIX}[0-9a-f]{{8}}\.")

@@ -1,14 +1,21 @@
-"""Sessions of Spark Connect: which session is one, and how they stay open while a run has nothing to do."""
+"""Sessions of Spark Connect: which session is one, how they stay open while a run has nothing to do, and when they are lost."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import time
 from typing import Any
+
+from shallow_mirror.errors import SparkLostError
 
 USED_EVERY_S = 600.0
 """A server closes a session that was not used for `spark.connect.session.manager.defaultSessionTimeout`, by default an hour."""
 _ANY_SETTING = "spark.sql.session.timeZone"
+_SERVER_GONE = re.compile(
+    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.(SESSION_(CHANGED|CLOSED|NOT_FOUND)|OPERATION_\w+)|SESSION_NOT_SAME"
+    r"|NO_ACTIVE_SESSION|failed to connect to all addresses|Cannot invoke RPC"
+)
 
 
 def is_connect(spark: Any) -> bool:
@@ -38,3 +45,15 @@ class OpenSessions:
             self._used_at_s = time.monotonic()
             for session in self._sessions:
                 session.conf.get(_ANY_SETTING)
+
+
+def lost_server(error: Exception) -> SparkLostError | None:
+    """Return what to raise if an error of Spark says that the server, or its state of this session, is gone; None if not."""
+    is_of_connect = type(error).__module__.startswith("pyspark.errors.exceptions.connect") or "RETRIES_EXCEEDED" in str(error)
+    if not is_of_connect or _SERVER_GONE.search(str(error)) is None:
+        return None
+    reason = str(error).partition("\n")[0]
+    return SparkLostError(
+        f"the server of Spark Connect ended the session or does not answer ({reason}): it was killed or restarted. Nothing "
+        "is lost: start the mirror again with a new session"
+    )

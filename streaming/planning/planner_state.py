@@ -104,6 +104,10 @@ def quotas_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "quotas")
 
 
+def schemas_state_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "schemas")
+
+
 def left_out_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "left_out")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,8 @@ class CycleDetector:
         self._ending: ConfigError | None = None
         self.rings_of_others: Mapping[str, str] = {}
         """Rings of this mirror in which another one has to stop: source topics by sentence. Replaced as a whole."""
+        self.left_out: Mapping[str, str] = {}
+        """New topics that are not copied, because a migration has not decided which mirror does: sentences by source topic."""
 
     def exempt(self, topics: frozenset[str], returned: frozenset[str] = frozenset()) -> None:
         """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them.
@@ -68,6 +71,30 @@ class CycleDetector:
         them, this one has to stop.
         """
         self._exempt, self._returned = topics, returned
+
+    def leave_out_new(self, config: MirrorConfig, topics: Collection[str]) -> MirrorConfig:
+        """Return `config` without those of `topics` that the other mirror of a migration would copy back.
+
+        A migration hands over the topics that there are. Of two mirrors whose patterns match a later one, none copies it, and
+        both go on with the others; it is in `left_out`. `topics`: without a position. `exempt` has to be called before.
+        """
+        if not self._exempt or not topics:
+            return config
+        self.read_registrations()
+        found = {ring.topic: ring for ring in self._rings(topics)}
+        if not found:
+            return config
+        sentences = {
+            topic: f"source topic {topic} appeared after a migration and is not copied: mirror "
+            f"{ring.hops[-1].mirror} would copy it back"
+            for topic, ring in sorted(found.items())
+        }
+        for sentence in sentences.values():
+            _log.warning("%s", sentence)
+        self.left_out = {**self.left_out, **sentences}
+        exclude = [*config.topics.exclude, *map(re.escape, sentences)]
+        self._config = config.model_copy(update={"topics": config.topics.model_copy(update={"exclude": exclude})})
+        return self._config
 
     def may_copy_again(self, returned: Collection[str]) -> bool:
         """Return whether topics that were taken back may be copied: not while another mirror brings them back to the source.

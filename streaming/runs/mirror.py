@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from shallow_mirror.access import acl_sync, quota_sync
+from shallow_mirror.access import acl_sync, quota_sync, read_only_sync
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
+from shallow_mirror.mirror_maker.heartbeats import heartbeats
+from shallow_mirror.schemas import schema_sync
 from shallow_mirror.sinks import Observer
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
@@ -97,7 +99,14 @@ class _MirrorRun(Run[MirrorConfig]):
 
     def copy(self, spark: Any) -> bool:
         query = MirrorQuery(self, self.source, self.cluster_ids.source, self.target, self.cycles)
-        with self._group_sync() as groups, self._acl_sync(), self._quota_sync():
+        with (
+            self._group_sync() as groups,
+            self._acl_sync(),
+            self._quota_sync(),
+            self._schema_sync(),
+            self._read_only_sync(),
+            self._heartbeats(),
+        ):
             is_done = self.repeat("query", lambda: query.attempt(spark))
             if groups is not None:
                 groups.is_last_wanted = is_done
@@ -138,3 +147,21 @@ class _MirrorRun(Run[MirrorConfig]):
         path = planner_state.quotas_state_path(self.config.checkpoint)
         on_pass = partial(self.reporter.on_access_pass, "quotas", path)
         return quota_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
+
+    def _read_only_sync(self) -> AbstractContextManager[object]:
+        sync = self.supervisor.retry_forever(
+            "read-only topics", lambda: read_only_sync(self.config, self.storage, report=self.reporter.record_problem)
+        )
+        return sync or nullcontext()
+
+    def _schema_sync(self) -> AbstractContextManager[object]:
+        interval_s = self.config.schemas.sync_s
+        if interval_s is None:
+            return nullcontext()
+        path = planner_state.schemas_state_path(self.config.checkpoint)
+        on_pass = partial(self.reporter.on_access_pass, "schemas", path)
+        return schema_sync(self.config, interval_s, self.storage, report=self.reporter.record_problem, on_pass=on_pass)
+
+    def _heartbeats(self) -> AbstractContextManager[object]:
+        interval_s = self.config.heartbeats.interval_s
+        return nullcontext() if interval_s is None else heartbeats(self.config, interval_s, report=self.reporter.record_problem)

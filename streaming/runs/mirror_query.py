@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.logs import QuarantineTable
 from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka import KafkaSink, StallDetector
 from shallow_mirror.sinks.kafka.preserved import (
@@ -152,10 +153,21 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             isolates=self.config.on_error == "isolate",
         )
 
+    def _leave_out_new(self, topics: Collection[str]) -> None:
+        """Leave out new topics that would make a cycle with the other mirror of a migration.
+
+        Raises RetriableError if there are any: the next attempt plans without them.
+        """
+        config = self.cycles.leave_out_new(self.config, topics)
+        if config is not self.config:
+            self.config = config
+            raise RetriableError("TOPICS_LEFT_OUT", "; ".join(self.cycles.left_out.values()))
+
     def _first_rows(
         self, targets: TargetTopics, starts: Mapping[SourcePartition, int], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions, those of preserved topics with the producer id that their writers share."""
+        self._leave_out_new({source.topic for source in starts} - targets.routes.keys())
         existing = ContinuedLogs(self.config, self.reporter.start_step, self.supervisor.deadline)
         new = first_rows(targets, self.source, starts, deadline)
         gone = [row for row in new if row.segment.source.topic in targets.gone]
@@ -255,6 +267,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
         controls = Controls.open(self.storage.to_read()).read()
         self.cycles.exempt(controls.without_cycle, controls.returned)
+        self._leave_out_new(topics.keys() - listing.with_position)
         self.cycles.read_registrations()
         self.cycles.require_no_cycles(topics)
         self.reporter.start_step("preparing target topics", f" of {counted(len(topics), 'source topic')}")

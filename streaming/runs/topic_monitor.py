@@ -50,6 +50,7 @@ _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
 _REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves its target topic"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
+_REMEDY_OF_LEFT_OUT = "Exclude it (topics.exclude) in one of these mirrors, and start the other one again: that one copies it"
 _REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
 
@@ -197,6 +198,7 @@ class TopicMonitor:
                 for name, grant in missing.hidden.items()
             ]
             problems += [_problem(text, _REMEDY_OF_RING, name) for text, name in self._cycles.rings_of_others.items()]
+            problems += [_problem(text, _REMEDY_OF_LEFT_OUT, name) for name, text in self._cycles.left_out.items()]
             if self._deletions is not None:
                 followed = self._deletions.follow(source, target, deadline)
                 problems += [_problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items()]

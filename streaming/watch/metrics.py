@@ -95,7 +95,7 @@ class Metrics:
             self._batches.labels(mirror, verdict)
         for dropped in _DROPPED:
             self._dropped.labels(mirror, dropped.value)
-        lacking = "That the target lacks, of those that the source has: acls, quotas"
+        lacking = "That the target lacks, of those that the source has: acls, quotas, schemas"
         self._lacking = Gauge(PREFIX + "target_lacks", lacking, ["mirror", "what"], registry=self.registry)
         self._commit_age = gauge(
             "group_commit_age_seconds", "Of the oldest followed commit of a group that is not at the target yet; 0 if all are"
@@ -144,7 +144,7 @@ class Metrics:
         self._problems.labels(self._mirror, kind.value).inc()
 
     def on_access_pass(self, what: str, lacking: int) -> None:
-        """Set how many ACLs or quotas the target lacks."""
+        """Set how many ACLs, quotas or schemas the target lacks."""
         self._lacking.labels(self._mirror, what).set(lacking)
 
     def on_group_lag(self, lag: GroupLag) -> None:

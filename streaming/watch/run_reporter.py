@@ -149,7 +149,10 @@ class RunReporter:
         self._add_problem(problem)
 
     def on_access_pass(self, what: str, path: Path | None, done: AccessPass) -> None:
-        """Record the result of a comparison of ACLs or quotas for `status` and the metrics. A failed one changes no metric."""
+        """Record the result of a comparison for `status` and the metrics. A failed one changes no metric.
+
+        `what`: acls, quotas or schemas.
+        """
         if self._metrics is not None and done.is_compared:
             self._metrics.on_access_pass(what, done.lacking)
         try:

@@ -12,8 +12,8 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.acl_stores import FakeStore
 
-from shallow_mirror.access import AccessPass, acl_sync
-from shallow_mirror.access.sync import SHOWN, AccessSync, acl_passes
+from shallow_mirror.access import AccessPass, AccessSync, acl_sync
+from shallow_mirror.access.sync import SHOWN, acl_passes
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
@@ -90,7 +90,7 @@ def test_nothing_is_deleted_unless_the_mirror_file_says_so() -> None:
 def test_delete_needs_the_name_of_the_mirrors_user() -> None:
     document = config().model_dump(by_alias=True)
     document |= {"target": {"alias": "west", "client": {"bootstrap.servers": "127.0.0.1:2"}}, "acls": {"delete": True}}
-    with pytest.raises(ConfigError, match=r"acls\.delete: true needs the name of the mirror's own user"):
+    with pytest.raises(ConfigError, match=r"acls\.delete: true needs the mirror's own principal"):
         MirrorConfig.from_document(document, folder=Path("/tmp"))
 
 

@@ -24,6 +24,8 @@ _SECURITY_DISABLED = 54
 _INVALID_REQUEST = 42
 _QUOTA_KEYS = {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
 _ILLEGAL_SASL_STATE = 34
+_ALL_ON_TOPICS, _ALL_ON_CLUSTER = {3, 4, 5, 6, 7, 8, 10, 11}, {5, 7, 8, 9, 10, 11, 12}
+"""Operations that anybody may perform: without an authorizer, or as a super user. Clients of the fake are."""
 
 
 def respond(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
@@ -58,6 +60,8 @@ def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> A
         if name not in state.topic_ids and body.allow_auto_topic_creation:
             state.create_topic(name)
             state.auto_created.append(name)
+    on_topics = {"authorized_operations": _ALL_ON_TOPICS} if body.include_topic_authorized_operations else {}
+    on_cluster = {"authorized_operations": _ALL_ON_CLUSTER} if body.include_cluster_authorized_operations else {}
     return response(
         throttle_time_ms=change.throttle_ms,
         brokers=[
@@ -66,11 +70,12 @@ def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> A
         ],
         cluster_id=state.cluster_id,
         controller_id=min(state.nodes) if state.controller_id is None else state.controller_id,
-        topics=[_topic_metadata(state, name, change) for name in names],
+        topics=[_topic_metadata(state, name, change, on_topics) for name in names],
+        **on_cluster,
     )
 
 
-def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
+def _topic_metadata(state: ClusterState, name: str, change: Change, more: dict[str, Any]) -> Any:
     topic = response_type("Metadata").MetadataResponseTopic
     forced = change.code_of((name, -1)) or change.code_of(None)
     code = forced or (0 if name in state.topic_ids else 3)
@@ -91,7 +96,7 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
             )
         )
     topic_id = state.topic_ids.get(name, uuid.UUID(int=0)) if not code else uuid.UUID(int=0)
-    return topic(error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=partitions)
+    return topic(error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=partitions, **more)
 
 
 def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -473,6 +478,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "TxnOffsetCommit": txn_apis.txn_offset_commit,
     "EndTxn": txn_apis.end_txn,
     "DescribeTransactions": txn_apis.describe_transactions,
+    "ListTransactions": txn_apis.list_transactions,
     "WriteTxnMarkers": txn_apis.write_txn_markers,
     "OffsetFetch": txn_apis.offset_fetch,
     "OffsetCommit": txn_apis.offset_commit,

@@ -48,10 +48,12 @@ class Committed(NamedTuple):
 
 
 class Groups:
-    """Offsets of simple groups; those of an open transaction wait for its marker."""
+    """Offsets of groups; those of an open transaction wait for its marker."""
 
     def __init__(self) -> None:
         self.offsets: dict[tuple[str, PartitionKey], Committed] = {}
+        self.members: dict[str, list[str]] = {}
+        """Client ids of the members of each group that has any. Who is none of them commits nothing for it."""
         self._pending: dict[tuple[int, int], dict[tuple[str, PartitionKey], Committed]] = {}
 
     def has_open_txn(self, producer_id: int, producer_epoch: int) -> bool:
@@ -71,6 +73,14 @@ class Groups:
     def _require_short(self, committed: Committed) -> None:
         if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:
             raise RefusedError(12)
+
+    def names(self) -> list[str]:
+        """Return the groups that have offsets or members."""
+        return sorted({group for group, _ in self.offsets} | self.members.keys())
+
+    def state_of(self, group: str) -> str:
+        """Return Kafka's word."""
+        return "Stable" if group in self.members else "Empty" if any(name == group for name, _ in self.offsets) else "Dead"
 
     def is_unstable(self, group: str, topic_partition: PartitionKey) -> bool:
         return any((group, topic_partition) in offsets for offsets in self._pending.values())

@@ -34,6 +34,7 @@ _MODULES = {
     "AddOffsetsToTxn": (producer, 3),
     "EndTxn": (producer, 3),
     "DescribeTransactions": (admin, 0),
+    "ListTransactions": (admin, 0),
     "TxnOffsetCommit": (producer, 3),
     "WriteTxnMarkers": (producer, 1),
     "DescribeConfigs": (admin, 4),

@@ -1,7 +1,7 @@
 """A Kafka cluster in threads that refuses what real brokers refuse, and answers wrongly when a test tells it to.
 
 One connection is served strictly in turn, as brokers do. Only the versions that the package uses are spoken. What is
-not modelled: replication, fetch sessions, authorisation, quotas, consumer groups with members, acks 0.
+not modelled: replication, fetch sessions, authorisation, quotas, joins of consumer groups, acks 0.
 `test_strict_broker.py` holds it against a real broker, request by request.
 """
 

@@ -162,8 +162,8 @@ def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Chan
 
 
 def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Describe groups without members."""
     response = response_type("DescribeGroups")
+    member = response.DescribedGroup.DescribedGroupMember
 
     def described(name: str) -> Any:
         code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
@@ -171,10 +171,20 @@ def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change
             error_code=code,
             error_message=None,
             group_id=name,
-            group_state="" if code else "Dead",
-            protocol_type="",
+            group_state="" if code else state.groups.state_of(name),
+            protocol_type="consumer" if name in state.groups.members else "",
             protocol_data="",
-            members=[],
+            members=[
+                member(
+                    member_id=f"{client_id}-1",
+                    group_instance_id=None,
+                    client_id=client_id,
+                    client_host="/127.0.0.1",
+                    member_metadata=b"",
+                    member_assignment=b"",
+                )
+                for client_id in (() if code else state.groups.members.get(name, ()))
+            ],
             authorized_operations=set(),
         )
 
@@ -182,12 +192,14 @@ def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change
 
 
 def delete_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Delete groups, which are those with offsets: no group has members."""
+    """Delete groups without members."""
     response = response_type("DeleteGroups")
 
     def deleted(group: str) -> None:
         state.require_coordinator(GROUP, node_id)
         keys = [key for key in state.groups.offsets if key[0] == group]
+        if group in state.groups.members:
+            raise RefusedError(68)
         if not keys:
             raise RefusedError(69)
         for key in keys:
@@ -201,7 +213,7 @@ def delete_groups(state: ClusterState, node_id: int, body: Any, change: Change) 
 
 
 def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Nobody is a member of a group."""
+    """Nobody who asks is a member of a group."""
 
     def refused() -> None:
         state.require_coordinator(GROUP, node_id)
@@ -254,14 +266,14 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
 
 def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Of groups without members: any generation is refused."""
+    """Of clients that are no members: any generation is refused, and any commit for a group that has members."""
     response = response_type("OffsetCommit")
     topic = response.OffsetCommitResponseTopic
 
     def code_of(topic_partition: PartitionKey, requested: Any) -> int:
         def commit() -> None:
             state.require_coordinator(GROUP, node_id)
-            if body.generation_id_or_member_epoch >= 0 or body.member_id:
+            if body.generation_id_or_member_epoch >= 0 or body.member_id or body.group_id in state.groups.members:
                 raise RefusedError(25)
             if topic_partition not in state.logs:
                 raise RefusedError(3)
@@ -285,6 +297,27 @@ def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) 
         for requested in body.topics
     ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def list_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Those that this broker coordinates and the filters leave; a forced error code is of the whole response."""
+    response = response_type("ListTransactions")
+
+    def listed() -> list[Any]:
+        if state.coordinator_nodes[TXN] != node_id:
+            return []
+        return [
+            response.TransactionState(
+                transactional_id=name, producer_id=txn.producer_id, transaction_state=txn.state.value.title().replace(" ", "")
+            )
+            for name, txn in state.transactions.txns.items()
+            if not body.producer_id_filters or txn.producer_id in body.producer_id_filters
+        ]
+
+    code, states, _ = attempt(change, listed)
+    return response(
+        throttle_time_ms=change.throttle_ms, error_code=code, unknown_state_filters=[], transaction_states=states or []
+    )
 
 
 def describe_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
@@ -316,6 +349,13 @@ def list_groups(state: ClusterState, node_id: int, body: Any, change: Change) ->
     """Only the coordinator of the groups has any."""
     response = response_type("ListGroups")
     is_here = state.coordinator_nodes[GROUP] == node_id
-    names = sorted({group for group, _ in state.groups.offsets}) if is_here and not change.code_of(None) else []
-    groups = [response.ListedGroup(group_id=name, protocol_type="", group_state="Empty") for name in names]
+    names = state.groups.names() if is_here and not change.code_of(None) else []
+    groups = [
+        response.ListedGroup(
+            group_id=name,
+            protocol_type="consumer" if name in state.groups.members else "",
+            group_state=state.groups.state_of(name),
+        )
+        for name in names
+    ]
     return response(throttle_time_ms=change.throttle_ms, error_code=change.code_of(None), groups=groups)

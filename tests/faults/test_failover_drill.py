@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.faults import launch
 from tests.faults.failover_drill import Drill
 from tests.groups.group_runs import consume
@@ -57,10 +59,26 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         mirror.stop()
         runs.write(source.bootstrap, topic, [f"diverged-{number}" for number in range(10)], 1)
 
+        told = tmp_path / "told.json"
+        hooks = [
+            {"name": "announce", "before": "check", "command": ["false"]},
+            {"name": "switch", "after": "move groups", "command": ["tee", str(told)]},
+        ]
+        document = yaml.safe_load(drill.file.read_text(encoding="utf-8"))
+        drill.file.write_text(yaml.safe_dump({**document, "hooks": hooks}), encoding="utf-8")
+
         refused = console("failover", "run", str(drill.file))
         assert (refused.code, "source cluster east answers" in refused.stderr) == (2, True)
-        moved = console("failover", "run", str(drill.file), "--despite-source")
+        moved = console("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
         assert moved.code == 0, moved.stderr
+        assert "fail-over: hook announce: skipped" in moved.stderr
+        switched = json.loads(told.read_text(encoding="utf-8"))
+        assert (switched["step"], switched["from"], switched["to"], switched["topics"]) == (
+            "move groups",
+            "east",
+            "west",
+            [topic],
+        )
         aborted = console("failover", "abort", str(drill.file))
         assert aborted.code == 0, aborted.stderr
         assert "aborted; start mirror" in aborted.lines[-1]

@@ -38,7 +38,7 @@ class Mirrored:
             create_topic(bootstrap, self.topic, 5)
             create_topic(bootstrap, self.left, 1)
             for number in range(50):
-                producer.produce(self.topic, b"v", partition=number % 5)
+                producer.produce(self.topic, f"v{number}", partition=number % 5)
             assert producer.flush(PATIENCE_S) == 0
         self.source, self.target = GroupClient(self.config.source.client, "east"), GroupClient(self.config.target.client, "west")
         self.ids = [bootstrap.topic_ids([self.topic])[self.topic] for bootstrap in (self.source, self.target)]

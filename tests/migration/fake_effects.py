@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.broker import ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.checkpoints.rows import TAKEN_OVER, MigrationRow
@@ -59,16 +60,20 @@ class FakeWorld:
     """Those of `foreign` that were settled."""
     topics: list[str] = field(default_factory=lambda: ["orders"])
     paused: set[str] = field(default_factory=set)
-    is_open: set[str] = field(default_factory=set)
-    """Sides with an open transaction of somebody else."""
+    open_from: dict[str, int] = field(default_factory=dict)
+    """Where a transaction of somebody else begins that is open, by side."""
     is_mirror_running: bool = True
     grown: set[str] = field(default_factory=set)
     """Sides whose topic has a second partition, which is empty."""
     is_growth_registered: bool = True
     """The mirrors have seen the partitions of `grown`."""
+    has_producer_ids: bool = True
+    """The writers are idempotent or transactional."""
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
+    read_only: set[str] = field(default_factory=set)
+    """Sides to which only the mirror may write."""
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
     now_s: float = 0.0
@@ -78,8 +83,9 @@ class FakeWorld:
         if self.writers and not self.denied[self.writers]:
             self.logs[self.writers] += 1
         if self.handed.get("east") != "handed over" and self.reverse_start is None and not self.paused:
-            copied = self.logs["west"] - self.foreign["west"]
-            self.logs["west"] = min(self.logs["east"], copied + 10) + self.foreign["west"]
+            copied, readable = self.logs["west"] - self.foreign["west"], self.open_from.get("east", self.logs["east"])
+            if "west" not in self.open_from:  # what is written behind it is not visible, and the mirror waits until it is
+                self.logs["west"] = min(readable, copied + 10) + self.foreign["west"]
         if self.is_reverse_running and self.handed.get("west") != "handed over":
             self.logs["east"] = self.logs["west"] + self.foreign["east"]
         for side, state in list(self.handed.items()):
@@ -129,13 +135,25 @@ class FakeEffects:
     def longest_pause_s(self) -> float:
         return self._world.pause_s
 
+    def producers(
+        self, partitions: Sequence[TopicPartition], *, at_origin: bool = True
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        side = self.origin_alias if at_origin else self.other_alias
+        state = ProducerState(7, 0, -1, 1_000 * self._world.logs[side], coordinator_epoch=0, last_sequence=self._world.logs[side])
+        is_open = side in self._world.open_from
+        states = (state, *([ProducerState(8, 0, 90, -1)] if is_open else []))
+        return dict.fromkeys(partitions, states if self._world.has_producer_ids else ())
+
+    def transactional_ids(self, producer_ids: Collection[int], *, at_origin: bool = True) -> dict[int, str]:
+        return {producer_id: "shop" for producer_id in producer_ids if producer_id == 7}
+
     def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.other_alias)
 
     def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
         end = self._world.logs[side]
         added = {ADDED: LogEnd(0, 0)} if side in self._world.grown else {}
-        return {PARTITION: LogEnd(end, end - (side in self._world.is_open)), **added}
+        return {PARTITION: LogEnd(end, self._world.open_from.get(side, end)), **added}
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias] - self._world.foreign[self.other_alias]
@@ -188,6 +206,14 @@ class FakeEffects:
         self._kill()
         self._world.denied[self.origin_alias if at_origin else self.other_alias] -= set(acls)
         self._kill()
+
+    def open_topics(self) -> int:
+        self._kill()
+        assert self._world.handed[self.origin_alias] == "handed over", "the mirror still copies: it would deny others again"
+        opened = self.other_alias in self._world.read_only
+        self._world.read_only.discard(self.other_alias)
+        self._kill()
+        return int(opened)
 
     def controls(self) -> TopicControls:
         state = self._world.handed.get(self.origin_alias)
@@ -293,6 +319,7 @@ class FakeOperator:
         self.sentences.append(sentence)
         if "NOW: point the writers" in sentence:
             self._world.writers = sentence.rsplit(" ", 1)[1]
+            assert self._world.writers not in self._world.read_only, "the writers would be refused"
         elif "NOW: start the consumers" in sentence:
             cluster = sentence.split(" at ")[1].split(",")[0]
             self._world.is_reading = cluster

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.config import AclSettings
+from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.migration import blockers
 from shallow_mirror.migration.observations import LogEnd, MappedEnd
+from shallow_mirror.migration.steps import Direction
 from shallow_mirror.types import TopicPartition
 
 FILLED, EMPTY, COPIED, ABORTED = (TopicPartition("orders", number) for number in range(4))
@@ -24,12 +27,34 @@ def test_fillers_of_preserved_offsets_are_no_records_of_others(
 ) -> None:
     """`orders` has a partition without records that begins at 100, a new one, one with copies, and one with aborted data only."""
     monkeypatch.setattr(blockers, "SETTLED_WITHIN_MS", 0)
+    monkeypatch.setattr(blockers, "holding_records", lambda _cluster, _client, ends: sorted(ends))
     mapped = {FILLED: MappedEnd(100, 0), EMPTY: MappedEnd(0, 0), COPIED: MappedEnd(20, 20), ABORTED: MappedEnd(4, 0)}
     ends = {FILLED: log_end_of_filled, EMPTY: 0, COPIED: 30, ABORTED: 4}
     passage: Any = SimpleNamespace(
-        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved)),
+        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved), target=SimpleNamespace(client=None)),
+        other=None,
+        undecided_targets=frozenset,
         target_topic=lambda topic: topic,
         mapped_ends=lambda: mapped,
         other_log_ends=lambda: {name: LogEnd(end, end) for name, end in ends.items()},
     )
     assert blockers._foreign_partitions(passage) == foreign
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_mirror_that_copies_acls_would_copy_those_that_keep_writers_from_the_cluster_that_was_left(
+    direction: Direction,
+) -> None:
+    passage: Any = SimpleNamespace(
+        files=SimpleNamespace(config=SimpleNamespace(writers=WriterSettings())),
+        direction=direction,
+        are_writers_denied_at_other=False,
+        mirror=SimpleNamespace(mirror="m", acls=AclSettings(sync="1 minute"), target=SimpleNamespace(alias="west")),
+        reverse=SimpleNamespace(mirror="back", acls=AclSettings(read_only=True)),
+    )
+    problems = list(blockers._deny_problems(passage))
+    expected = (
+        "mirror m: acls.sync copies the Deny ACLs of acls.read_only of mirror back to west: set acls.sync: off and restart the mirror "
+        "first"
+    )
+    assert problems == ([expected] if direction is Direction.MOVE else [])

@@ -37,6 +37,7 @@ def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direct
         stage = Stage(is_denied=is_denied)
         if direction is Direction.ROLLBACK:
             stage.perform(Direction.MOVE)
+        stage.world.read_only = {"west" if direction is Direction.MOVE else "east"}
         with pytest.raises(KilledError):
             stage.perform(direction, Kill(at))
         phase = stage.perform(direction)
@@ -44,6 +45,7 @@ def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direct
         assert phase is (Phase.MOVED if direction is Direction.MOVE else Phase.RETURNED), at
         assert (world.writers, world.is_reading) == (cluster, cluster), at
         assert world.group[cluster] == 40, at
+        assert world.read_only == set(), at
         denied = {"west" if direction is Direction.ROLLBACK else "east"} if is_denied else set()
         assert {side for side, acls in world.denied.items() if acls} == denied, at
 
@@ -68,7 +70,9 @@ def test_an_abort_at_any_effect_before_the_point_of_no_return_leaves_nothing_beh
                 conductor.abort()
             continue
         aborted += 1
+        stage.world.read_only = {"west"}
         assert stage.abort() is Phase.AT_SOURCE
+        assert stage.world.read_only == {"west"}
         assert stage.world.handed == {}
         assert stage.world.denied == {"east": set(), "west": set()}
         stage.world.writers = stage.world.is_reading = "east"

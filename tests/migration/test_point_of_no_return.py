@@ -144,13 +144,13 @@ def test_the_report_of_a_wave_names_its_late_writes(direction: Direction) -> Non
 
 def test_an_open_transaction_of_somebody_at_the_copies_is_waited_for_and_named() -> None:
     stage = Stage()
-    after(stage, Step.VERIFY_REST, lambda world: world.is_open.add("west"))
+    after(stage, Step.VERIFY_REST, lambda world: world.open_from.update(west=world.logs["west"] - 1))
     wait = stage.operator.waits
 
     def waits(outside: Any) -> None:
         wait(outside)
         if outside.step is Step.VERIFY_REST:
-            stage.world.is_open.clear()
+            stage.world.open_from.clear()
 
     stage.operator.waits = waits  # type: ignore[method-assign]
     assert stage.perform(Direction.MOVE) is Phase.MOVED

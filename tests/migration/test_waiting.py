@@ -46,6 +46,14 @@ def pause(world: FakeWorld) -> None:
     world.paused.add("orders")
 
 
+def leave_open_at_source(world: FakeWorld) -> None:
+    world.open_from["east"] = 95
+
+
+def leave_open_at_copies(world: FakeWorld) -> None:
+    world.open_from["west"] = 80
+
+
 def leave_hand_over_unconfirmed(world: FakeWorld) -> None:
     world.is_hand_over_answered = False
 
@@ -55,6 +63,17 @@ def leave_hand_over_unconfirmed(world: FakeWorld) -> None:
     [
         (stop_mirror, Step.CATCH_UP, "start the mirror m"),
         (pause, Step.CATCH_UP, "resume what was paused: `shallow-mirror resume mirror.yaml orders`"),
+        (
+            leave_open_at_source,
+            Step.CATCH_UP,
+            "end the transactions that are open at east: the mirror copies what lies in front of them",
+        ),
+        (
+            leave_open_at_copies,
+            Step.CATCH_UP,
+            "keep the mirror m running, and end the transactions of others that are open at west: its copies become visible "
+            "behind them",
+        ),
         (leave_hand_over_unconfirmed, Step.POINT_OF_NO_RETURN, "the mirror m to confirm the hand-over"),
     ],
 )
@@ -71,7 +90,7 @@ def test_each_wait_is_said_at_intervals_logged_and_shown_by_status(
     assert [row.step for row in rows] == [step], "one row for each wait"
     state = state_of(stage.owner.rows(), ["all"])
     assert f": {awaited} (" in view.state_text(state, "m")
-    assert view.state_document(state, "m")["waves"][0]["waiting"]["since_ms"] < stage.world.now_s * 1000 - 50_000
+    assert view.state_document(state, "m")["waves"][0]["waiting"]["since_ms"] < stage.world.now_s * 1000 - 40_000
 
 
 def test_a_cluster_that_does_not_answer_is_named_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

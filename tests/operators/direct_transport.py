@@ -32,6 +32,7 @@ READS = frozenset(
         "FindCoordinator",
         "ListGroups",
         "ListOffsets",
+        "ListTransactions",
         "Metadata",
         "OffsetFetch",
         "OffsetForLeaderEpoch",

@@ -115,6 +115,16 @@ def test_what_is_copied_at_its_own_offset_may_be_ahead_of_the_map_while_the_topi
     assert any("in no row" in difference for difference in observed(rows, values | {7: "v6"}, complete=frozenset()))
 
 
+def test_a_row_of_what_the_source_had_deleted_before_its_log_was_continued_may_have_holes() -> None:
+    continued = {"target_producer_id": 9, "target_producer_epoch": None}
+    rows = ({**row("data", 0, 6, 0), **continued}, {**row("data", 6, 8, 6), **continued})
+    values, deleted = {0: "v0", 1: "v1", 2: "v2", 6: "v6", 7: "v7"}, source(deleted_before=6)
+    assert observed(rows, values, deleted) == []
+    assert any("of an aborted transaction" in difference for difference in observed(rows, values))
+    assert any("visible" in difference or "aborted" in difference for difference in observed(rows, values | {4: "v4"}, deleted))
+    assert any("lost" in difference for difference in observed(rows, {0: "v0", 2: "v2", 6: "v6", 7: "v7"}, deleted))
+
+
 def test_records_of_others_at_the_target_are_no_copies() -> None:
     assert observed(values=GOOD | {6: "theirs"}, foreign=frozenset({"theirs"})) == []
 

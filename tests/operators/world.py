@@ -433,8 +433,9 @@ class World(ABC):
                 own = self.source.group_offsets(group).get((topic, partition))
                 if own is None:
                     raise FindingError(f"group {group} was given an offset of {name}-{partition}, of which it has none")
+                begins_at = max(own, self.source.bounds(topic, partition)[0])  # what is deleted there it cannot read
                 self.group_commits[group, source] = GroupCommit(
-                    group, source, own, target, offset, self.target.bounds(name, partition)[1]
+                    group, source, begins_at, target, offset, self.target.bounds(name, partition)[1]
                 )
 
     def command(self, life: Life, perform: Callable[[], None]) -> None:

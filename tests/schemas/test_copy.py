@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import re
@@ -13,69 +12,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.fakes.registry_server import RegistryFault, RegistryServer
-from tests.fakes.schema_registry import RegistryRules
+from tests.schemas.registry_pair import MONEY, Pair, fill
 
-from shallow_mirror.checkpoints.logs import SchemaImports
 from shallow_mirror.cli import main
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.schemas import view as schemas_view
-from shallow_mirror.schemas.copy import SchemaReport, copy_between, copy_schemas
-from shallow_mirror.schemas.registry import SchemaRegistry
-
-_MONEY = '{"type":"record","name":"Money","fields":[{"name":"cents","type":"long"}]}'
-_ORDER = '{"type":"record","name":"Order","fields":[{"name":"price","type":"Money"}]}'
-
-
-class Pair:
-    """Two registries and the mirror file between them."""
-
-    def __init__(self, source: RegistryServer, target: RegistryServer, folder: Path) -> None:
-        self.source, self.target, self.folder = source, target, folder
-
-    def document(self, **schemas: Any) -> dict[str, Any]:
-        cluster = {"client": {"bootstrap.servers": "127.0.0.1:1"}}
-        return {
-            "mirror": "m",
-            "source": {"alias": "east", **cluster},
-            "target": {"alias": "west", **cluster},
-            "topics": {"include": ["orders"]},
-            "tables": str(self.folder / "tables"),
-            "schemas": {"source": {"url": self.source.url}, "target": {"url": self.target.url}, **schemas},
-        }
-
-    def config(self, **schemas: Any) -> MirrorConfig:
-        return MirrorConfig.from_document(self.document(**schemas), folder=self.folder)
-
-    def history(self) -> SchemaImports:
-        return SchemaImports.open(self.config().table_location, self.target.url)
-
-    def copy(self, *, is_applied: bool = True, history: Any = None, **schemas: Any) -> SchemaReport:
-        config = self.config(**schemas)
-        source = SchemaRegistry(config.schemas.source, side="source", alias="east", sleep=lambda _: None)
-        target = SchemaRegistry(config.schemas.target, side="target", alias="west", sleep=lambda _: None)
-        with contextlib.closing(source), contextlib.closing(target):
-            return copy_between(source, target, config, history or self.history(), is_applied=is_applied)
+from shallow_mirror.schemas.copy import SchemaReport, copy_schemas
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with RegistryServer() as source, RegistryServer() as target:
         yield Pair(source, target, tmp_path)
-
-
-def _fill(rules: RegistryRules) -> None:
-    """Three schemas, one referred to by another, and one deleted; ids with a gap."""
-    rules.register("other", {"schema": '"bytes"'})
-    rules.register("money", {"schema": _MONEY})
-    rules.register("orders-value", {"schema": '"string"'})
-    rules.register("orders-value-2", {"schema": '"int"'})
-    references = [{"name": "Money", "subject": "money", "version": 1}]
-    rules.levels["orders-value"] = "NONE"
-    rules.register("orders-value", {"schema": _ORDER, "references": references})
-    rules.delete("orders-value", 1, permanently=False)
-    rules.delete("other", 1, permanently=False)
-    rules.delete("other", 1, permanently=True)
 
 
 def _shown(report: SchemaReport) -> str:
@@ -86,7 +35,7 @@ def _shown(report: SchemaReport) -> str:
 
 
 def test_the_target_has_the_same_versions_ids_levels_and_deletions(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     report = pair.copy()
     assert report.is_done
     assert pair.target.rules.versions == pair.source.rules.versions
@@ -96,7 +45,7 @@ def test_the_target_has_the_same_versions_ids_levels_and_deletions(pair: Pair) -
 
 
 def test_nothing_is_written_without_apply(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     report = pair.copy(is_applied=False)
     assert not report.is_done
     assert len(report.plan.to_register) == 4
@@ -106,7 +55,7 @@ def test_nothing_is_written_without_apply(pair: Pair) -> None:
 
 
 def test_a_second_run_writes_nothing_and_a_third_only_what_is_new(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     pair.copy()
     before = len(pair.target.changes())
     assert pair.copy().is_done
@@ -154,13 +103,13 @@ def test_conflicts_are_named_and_nothing_is_written(pair: Pair) -> None:
 
 
 def test_subjects_are_selected_by_pattern(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     pair.copy(include=["orders-.*", "money"], exclude=["orders-value-2"])
     assert pair.target.rules.subjects(deleted=True) == ["money", "orders-value"]
 
 
 def test_a_reference_outside_of_the_selection_is_a_conflict_until_the_target_has_it(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     report = pair.copy(include=["orders-value"])
     assert "it refers to money version 1, which is not selected" in report.plan.conflicts[0].reason
     pair.copy(include=["money"])
@@ -183,7 +132,7 @@ def test_contexts_keep_their_own_ids(pair: Pair) -> None:
 def test_incompatible_versions_are_copied_because_the_source_has_them(pair: Pair) -> None:
     pair.source.rules.levels[""] = "NONE"
     pair.source.rules.register("a", {"schema": '{"type":"record","name":"r","fields":[]}'})
-    pair.source.rules.register("a", {"schema": _MONEY})
+    pair.source.rules.register("a", {"schema": MONEY})
     pair.source.rules.levels[""] = "BACKWARD"
     assert pair.copy().is_done
 
@@ -260,7 +209,7 @@ def test_a_registry_that_ignores_ids_is_noticed_at_the_first_one(pair: Pair) -> 
 
 
 def test_a_failure_sets_the_modes_back_and_the_next_run_continues(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     pair.target.faults.append(RegistryFault("POST", "/subjects/orders-value/", 500))
     with pytest.raises(RetriableError, match=r"answers with an error: Error in the backend data store. Check its log"):
         pair.copy()
@@ -310,7 +259,7 @@ def test_a_mode_that_another_client_has_reset_is_left(pair: Pair) -> None:
 
 
 def test_requests_are_repeated_when_a_registry_is_busy(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     for method in ("GET", "PUT", "POST", "DELETE"):
         pair.target.faults.append(RegistryFault(method, "/", 503, times=2))
         pair.source.faults.append(RegistryFault(method, "/", 429, times=2))
@@ -320,7 +269,7 @@ def test_requests_are_repeated_when_a_registry_is_busy(pair: Pair) -> None:
 
 def test_every_lost_connection_is_survived(pair: Pair) -> None:
     """Every third request is cut before the registry acts on it."""
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     pair.target.before_request = _cut_every(3)
     assert pair.copy().is_done
     assert pair.target.rules.versions == pair.source.rules.versions
@@ -328,7 +277,7 @@ def test_every_lost_connection_is_survived(pair: Pair) -> None:
 
 
 def test_the_document_has_everything(pair: Pair) -> None:
-    _fill(pair.source.rules)
+    fill(pair.source.rules)
     document = json.loads(json.dumps(pair.copy().document()))
     assert document["is_done"] is True
     assert document["registered"][0] == {"subject": "money", "version": 1, "id": 2, "type": "AVRO", "deleted": False}

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
         DeletedTopicsTable as DeletedTopicsTable,
         TopicIncarnation as TopicIncarnation,
     )
+    from shallow_mirror.checkpoints.logs.topics.denied_writes import (
+        DENIED_WRITES_TABLE as DENIED_WRITES_TABLE,
+        DeniedWrite as DeniedWrite,
+        DeniedWrites as DeniedWrites,
+    )
     from shallow_mirror.checkpoints.logs.topics.forgotten_topics import (
         NOTHING_FORGOTTEN as NOTHING_FORGOTTEN,
         ForgottenTopics as ForgottenTopics,

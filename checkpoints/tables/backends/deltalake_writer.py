@@ -159,7 +159,7 @@ class DeltalakeWriter:
                     self.uri,
                     self._layout.schema,
                     mode="error",
-                    configuration={**TABLE_SETTINGS, **properties},
+                    configuration={**TABLE_SETTINGS, **self._layout.settings, **properties},
                     raise_if_key_not_exists=False,
                     storage_options=self._location.options(),
                     # With retries the loser of a race would commit its own properties on top of the winner's.

@@ -28,7 +28,7 @@ from shallow_mirror.checkpoints.tables.backends.spark_writer import SparkWriter
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.checkpoints.tables.table_protocol import COMMITS_KEPT, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
-from shallow_mirror.spark_connect import OpenSessions
+from shallow_mirror.spark_connect import OpenSessions, lost_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +95,8 @@ class SparkBackend:
         try:
             yield
         except spark_errors() as error:
+            if (lost := lost_server(error)) is not None:
+                raise lost from error
             raise OutcomeUnknownError(f"{self._name(table)}: {type(error).__name__}: {error}") from error
 
     def cause_of(self, error: Exception, operation: str, table: str) -> MirrorError | None:

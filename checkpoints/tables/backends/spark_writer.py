@@ -49,6 +49,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, OutcomeUnknownError
+from shallow_mirror.spark_connect import lost_server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +153,9 @@ class SparkWriter:
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Create the table. Raises ConfigError if the schema is missing or Spark may not create there."""
-        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties})
+        settings = properties_in_sql(
+            {**TABLE_SETTINGS, **self._layout.settings, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties}
+        )
         try:
             columns = columns_in_sql(self._layout.schema)
             self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
@@ -287,6 +290,8 @@ def _commit_errors() -> Iterator[None]:
     try:
         yield
     except spark_errors() as error:
+        if (lost := lost_server(error)) is not None:
+            raise lost from error
         raise DeltaCommitError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
@@ -298,9 +303,13 @@ def _cannot_create(table: str, error: Exception) -> str:
 
 
 def _read_error(table: str, error: Exception) -> Exception:
-    """Return ConfigError for a setting, OffsetMapConflictError for a damaged table, else OSError: the store may answer later."""
+    """Return ConfigError for a setting, OffsetMapConflictError for a damaged table, SparkLostError without a server or session;
+    else OSError: the store may answer later.
+    """
     from pyspark.errors import AnalysisException, ParseException
 
+    if (lost := lost_server(error)) is not None:
+        return lost
     if isinstance(error, ParseException):
         return ConfigError(f"tables: this Spark session has no Delta: {first_line(error)}")
     if condition_of(error) == "DELTA_ONLY_OPERATION":

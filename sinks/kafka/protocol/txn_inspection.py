@@ -283,14 +283,15 @@ def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_
     starts = {(txn.txn.producer_id, range_.topic_partition): range_.start for txn in decided for range_ in txn.written}
     latest = {partition: -1 for _, partition in starts}
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
-    passed = {partition for (_, partition), start in starts.items() if stable[partition].offset > start}
     blocked = {partition for (_, partition), start in starts.items() if stable[partition].offset < start}
-    producers = target.describe_producers(sorted(passed | blocked), deadline) if passed or blocked else {}
+    unclear = {partition for (_, partition), start in starts.items() if stable[partition].offset != start}
+    producers = target.describe_producers(sorted(unclear), deadline) if unclear else {}
     for (producer_id, partition), start in starts.items():
         # Open records hold the last stable offset while they are there. Beyond ours it says that they were deleted (retention,
         # DeleteRecords), which ends nothing, or that a marker has ended them, which the mirror did not send: the transaction
-        # timed out, or an operator aborted it. The leader knows which. Nothing is decided yet, so nothing is lost.
-        if partition in passed and not any(
+        # timed out, or an operator aborted it. In front of ours, where another transaction holds it, it says nothing about ours.
+        # The leader knows. Nothing is decided yet, so nothing is lost.
+        if stable[partition].offset != start and not any(
             state.producer_id == producer_id and 0 <= state.current_txn_start_offset <= start for state in producers[partition]
         ):
             raise RetriableError(
@@ -298,13 +299,15 @@ def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_
                 f"{partition}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they "
                 "were decided (a transaction timeout, or an operator); they are copied again",
             )
-    # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
-    # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
-    first = {partition: start for (_, partition), start in starts.items()}
+    # What one of our producer ids has open in a partition that it did not write now is of an earlier transaction, and was aborted
+    # without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
+    last = dict[TopicPartition, int]()
+    for (_, partition), start in starts.items():
+        last[partition] = max(start, last.get(partition, 0))
     for partition in sorted(blocked):
         for state in producers[partition]:
             is_own = state.producer_id in own_producer_ids
-            start = first[partition] if is_own else starts.get((state.producer_id, partition), 0)
+            start = starts.get((state.producer_id, partition), last[partition] if is_own else 0)
             if 0 <= state.current_txn_start_offset < start:
                 raise RetriableError(
                     FORGOTTEN_MARKER,

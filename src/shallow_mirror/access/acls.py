@@ -66,8 +66,8 @@ class AclCopy(AccessCopy[AclReport]):
         self._is_deleting = is_deleting
         if is_deleting and self._rules.mirror_principal is None:
             raise ConfigError(
-                "--delete needs the name of the mirror's own user at the target, whose ACLs must stay, and only target.client "
-                "with sasl.username has it: delete the ACLs that are shown with kafka-acls.sh"
+                "--delete needs the mirror's own principal at the target, whose ACLs must stay: set acls.mirror_principal, or "
+                "sasl.username in target.client; or delete the ACLs that are shown with kafka-acls.sh"
             )
 
     def compare(self) -> AclReport:
@@ -125,12 +125,5 @@ def acl_rules(config: MirrorConfig) -> AclRules:
         principals=acls.principals,
         is_principal_required=acls.principals_only,
         is_write_copied=acls.write,
-        mirror_principal=_mirror_principal(config),
+        mirror_principal=config.mirror_principal,
     )
-
-
-def _mirror_principal(config: MirrorConfig) -> str | None:
-    """Return the mirror's principal on the target. None: only the brokers know it (a certificate, a token, no login)."""
-    client = config.target.client
-    username = client.value("sasl.username") if client.uses_sasl else ""
-    return f"User:{username}" if username else None

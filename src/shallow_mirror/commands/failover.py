@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shallow_mirror.commands.file_kinds import load_failover
-from shallow_mirror.commands.migrate import NoWait, TakeOver
+from shallow_mirror.commands.migrate import NoWait, SkipHook, TakeOver, options_of
 from shallow_mirror.commands.options import EXIT_LEFT, EXIT_REFUSED, EXIT_WAITS, AsJson
 from shallow_mirror.commands.sessions import interruptible
 from shallow_mirror.progress import Spoken
@@ -51,33 +51,38 @@ def run(
         bool, typer.Option("--despite-source", help="Fail over although a broker of the source answers.")
     ] = False,
     takes_over: TakeOver = False,
+    skip_hook: SkipHook = None,
     as_json: AsJson = False,
 ) -> None:
     """End the mirror, move the groups, and count what is repeated or missing. The source is not asked for anything.
 
     The exit code is 1 if an offset of a group could not be moved. Continues where an earlier call ended.
     """
-    from shallow_mirror.migration import Options
     from shallow_mirror.migration.failover import fail_over, view
 
     files = load_failover(file, "failover run")
     with view.Printed("failover run: waits for the target and the tables to answer", files) as printed:
-        options = Options(takes_over=takes_over)
+        options = options_of(takes_over, skip_hook)
         _conduct(files, lambda: fail_over(files, printed, options, despite_source=despite_source), printed, as_json)
 
 
 @failover.command("back")
-def back(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_json: AsJson = False) -> None:
+def back(
+    file: File,
+    no_wait: NoWait = False,
+    takes_over: TakeOver = False,
+    skip_hook: SkipHook = None,
+    as_json: AsJson = False,
+) -> None:
     """Bring topics, groups and writers back: what only the old source has is kept, and its topics are filled again.
 
     Waits where somebody outside has to act. Continues where an earlier call ended.
     """
-    from shallow_mirror.migration import Options
     from shallow_mirror.migration.failover import fail_back, view
 
     files = load_failover(file, "failover back")
     with view.Printed("failover back: waits for both clusters and the tables to answer", files) as printed:
-        options = Options(waits=not no_wait, takes_over=takes_over, on_progress=printed.progress)
+        options = options_of(takes_over, skip_hook, waits=not no_wait, on_progress=printed.progress)
         _conduct(files, lambda: fail_back(files, printed, options), printed, as_json)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +26,10 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The migration file (
 NoWait = Annotated[
     bool,
     typer.Option("--no-wait", help="Where somebody outside has to act, say what, and exit with code 5. The next call continues."),
+]
+SkipHook = Annotated[
+    list[str] | None,
+    typer.Option("--skip-hook", metavar="NAME", help="Count a hook as done, because it was done by hand. May be repeated."),
 ]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Fence a conductor that may still be running.")]
 
@@ -69,13 +73,20 @@ def rehearse(
 
 
 @migrate.command("run")
-def run(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_json: AsJson = False) -> None:
+def run(
+    file: File,
+    no_wait: NoWait = False,
+    takes_over: TakeOver = False,
+    skip_hook: SkipHook = None,
+    as_json: AsJson = False,
+) -> None:
     """Move the waves, step by step, and wait where somebody outside has to act. Continues where an earlier call ended."""
     from shallow_mirror.migration import run_migration, view
 
     files = load_migration(file, "migrate run")
     with view.Printed(_ANSWERS.format("run")) as printed:
-        _conduct(files, lambda options: run_migration(files, printed, options), printed, no_wait, takes_over, as_json)
+        options = options_of(takes_over, skip_hook, waits=not no_wait, on_progress=printed.progress)
+        _conduct(files, lambda: run_migration(files, printed, options), printed, as_json)
 
 
 @migrate.command("rollback")
@@ -86,6 +97,7 @@ def rollback(
     ] = None,
     no_wait: NoWait = False,
     takes_over: TakeOver = False,
+    skip_hook: SkipHook = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring waves that have moved back to the source, through their reverse mirrors."""
@@ -93,17 +105,18 @@ def rollback(
 
     files = load_migration(file, "migrate rollback")
     with view.Printed(_ANSWERS.format("rollback")) as printed:
-        _conduct(files, lambda options: roll_back(files, printed, wave, options), printed, no_wait, takes_over, as_json)
+        options = options_of(takes_over, skip_hook, waits=not no_wait, on_progress=printed.progress)
+        _conduct(files, lambda: roll_back(files, printed, wave, options), printed, as_json)
 
 
 @migrate.command("abort")
-def abort(file: File, takes_over: TakeOver = False) -> None:
+def abort(file: File, takes_over: TakeOver = False, skip_hook: SkipHook = None) -> None:
     """Go back to the source, at any step before the point of no return; delete what a killed rehearsal left."""
-    from shallow_mirror.migration import Options, Phase, abort as abort_migration, release_sentences, view
+    from shallow_mirror.migration import Phase, abort as abort_migration, release_sentences, view
 
     files = load_migration(file, "migrate abort")
     with interruptible(_CONTINUES), view.Printed(_ANSWERS.format("abort")) as printed:
-        aborted = abort_migration(files, printed, Options(takes_over=takes_over))
+        aborted = abort_migration(files, printed, options_of(takes_over, skip_hook))
     for prefix in aborted.rehearsals:
         print(f"rehearsal {prefix}: " + ("could not be removed" if aborted.left else "removed"))
     if (wave := aborted.wave) is not None:
@@ -165,19 +178,19 @@ def late_writes(
         print("no late writes")
 
 
-def _conduct(
-    files: MigrationFiles,
-    conduct: Callable[[Options], MigrationState],
-    printed: Printed,
-    no_wait: bool,
-    takes_over: bool,
-    as_json: bool,
-) -> None:
-    from shallow_mirror.migration import Options, WaitsForOutsideError, view
+def options_of(takes_over: bool, skip_hook: Sequence[str] | None, **others: Any) -> Options:
+    """Return the options of a conductor, of a migration or fail-over."""
+    from shallow_mirror.migration import Options
+
+    return Options(takes_over=takes_over, skipped_hooks=frozenset(skip_hook or ()), **others)
+
+
+def _conduct(files: MigrationFiles, conduct: Callable[[], MigrationState], printed: Printed, as_json: bool) -> None:
+    from shallow_mirror.migration import WaitsForOutsideError, view
 
     with interruptible(_CONTINUES):
         try:
-            state = conduct(Options(waits=not no_wait, takes_over=takes_over, on_progress=printed.progress))
+            state = conduct()
         except WaitsForOutsideError as waiting:
             printed.waits(waiting.outside)
             raise typer.Exit(EXIT_WAITS) from None

@@ -24,6 +24,7 @@ from shallow_mirror.config.sections import (
     TopicSettings,
     WriteSettings,
 )
+from shallow_mirror.config.sink_config import SinkConfig
 from shallow_mirror.config.values import StartRule, parse_duration
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "RegistrySettings",
     "RestoreConfig",
     "SchemaSettings",
+    "SinkConfig",
     "StartRule",
     "StorageSettings",
     "TopicSettings",

@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
+from shallow_mirror.config.hook_settings import FailoverHook, StepHook, hook_problems, with_absolute_commands
 from shallow_mirror.config.migration_config import ReverseSettings, WriterSettings, writer_problems
 from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.sections import NamePatterns, StorageSettings
@@ -31,6 +32,8 @@ class BackSettings(ReverseSettings):
 
     mirror: str | None = Field(default=None, min_length=1)
     kept: TargetName = "__diverged.{topic}"
+    hooks: list[StepHook] = Field(default=[])
+    """Those of the steps of the migration that is the last step."""
 
 
 class FailoverConfig(Section):
@@ -42,6 +45,7 @@ class FailoverConfig(Section):
     back: BackSettings = BackSettings()
     writers: WriterSettings = WriterSettings()
     """How the writers are stopped on the way back."""
+    hooks: list[FailoverHook] = Field(default=[])
     tables: str = Field(min_length=1)
     storage: StorageSettings = StorageSettings()
     _path: str = PrivateAttr("FILE")
@@ -70,13 +74,17 @@ class FailoverConfig(Section):
         config, problems = validate(cls, document, "failover")
         if config is not None:
             problems += writer_problems(config.writers)
+            problems += hook_problems(config.hooks, "hooks") + hook_problems(config.back.hooks, "back.hooks")
+            shared = {hook.name for hook in config.hooks} & {hook.name for hook in config.back.hooks}
+            problems += [f"back.hooks: {name}: hooks has one of the same name" for name in sorted(shared)]
         if problems or config is None:
             raise ConfigError(problems)
-        back = config.back
+        back = config.back.model_copy(update={"hooks": with_absolute_commands(config.back.hooks, folder)})
         if back.mirror is not None:
             back = back.model_copy(update={"mirror": absolute(back.mirror, folder)})
         tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
-        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "back": back})
+        hooks = with_absolute_commands(config.hooks, folder)
+        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "back": back, "hooks": hooks})
         loaded._path = path
         return loaded
 
@@ -101,7 +109,8 @@ class FailoverFiles:
             for mirror in (self.mirror, self.back)
             if mirror is not None
         ]
-        text = json.dumps([self.config.model_dump(mode="json"), mirrors], sort_keys=True)
+        settings = self.config.model_dump(mode="json", exclude={"hooks": True, "back": {"hooks"}})  # as of a migration
+        text = json.dumps([settings, mirrors], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def kept_topic(self, topic: str) -> str:

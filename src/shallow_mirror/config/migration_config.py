@@ -14,6 +14,7 @@ from shallow_mirror.broker.admin.access import ANYBODY
 from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
+from shallow_mirror.config.hook_settings import MigrationHook, hook_problems, with_absolute_commands
 from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.sections import StorageSettings
 from shallow_mirror.config.values import Interval, IntervalOrAuto, Name, Pattern, Principal, Section
@@ -84,6 +85,7 @@ class MigrationConfig(Section):
     waves: Annotated[list[WaveSettings], Field(min_length=1)]
     writers: WriterSettings = WriterSettings()
     reverse: ReverseSettings = ReverseSettings()
+    hooks: list[MigrationHook] = Field(default=[])
     tables: str = Field(min_length=1)
     storage: StorageSettings = StorageSettings()
     _path: str = PrivateAttr("FILE")
@@ -113,6 +115,7 @@ class MigrationConfig(Section):
         if config is not None:
             problems += _wave_problems(config)
             problems += writer_problems(config.writers)
+            problems += hook_problems(config.hooks, "hooks")
         if problems or config is None:
             raise ConfigError(problems)
         waves = [
@@ -120,7 +123,8 @@ class MigrationConfig(Section):
             for wave in config.waves
         ]
         tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
-        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves})
+        hooks = with_absolute_commands(config.hooks, folder)
+        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves, "hooks": hooks})
         loaded._path = path
         return loaded
 
@@ -140,9 +144,12 @@ class MigrationFiles:
 
     @property
     def fingerprint(self) -> str:
-        """Return a digest of all settings that decide the move; not of rates, intervals and other settings of mirrors."""
+        """Return a digest of all settings that decide the move; not of rates, intervals and other settings of mirrors.
+
+        Nor of hooks: one that fails behind the point of no return has to be mended in the file.
+        """
         mirrors = [_identity(mirror) for mirror in (self.mirror, *self.reverses.values())]
-        text = json.dumps([self.config.model_dump(mode="json"), mirrors], sort_keys=True)
+        text = json.dumps([self.config.model_dump(mode="json", exclude={"hooks"}), mirrors], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def wave(self, name: str) -> WaveSettings:

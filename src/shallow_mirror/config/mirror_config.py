@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from shallow_mirror import routing
+from shallow_mirror.broker.admin.access import ANYBODY
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints import schema_of
 from shallow_mirror.checkpoints.tables import TableLocation
@@ -14,6 +16,7 @@ from shallow_mirror.config.sections import (
     AclSettings,
     ClusterSettings,
     GroupSettings,
+    HeartbeatSettings,
     LagMetricsSettings,
     QuotaSettings,
     ReadSettings,
@@ -42,6 +45,7 @@ class MirrorConfig(Section):
     acls: AclSettings = AclSettings()
     schemas: SchemaSettings = SchemaSettings()
     quotas: QuotaSettings = QuotaSettings()
+    heartbeats: HeartbeatSettings = HeartbeatSettings()
     metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
@@ -70,6 +74,15 @@ class MirrorConfig(Section):
     def target_cluster_name(self) -> str:
         """Return the name of the target cluster in messages."""
         return f"target cluster {self.target.alias}"
+
+    @property
+    def mirror_principal(self) -> str | None:
+        """Return the mirror's own principal on the target. None: only the brokers know it (a certificate, a token, no login)."""
+        if self.acls.mirror_principal is not None:
+            return self.acls.mirror_principal
+        client = self.target.client
+        username = client.value("sasl.username") if client.uses_sasl else ""
+        return f"User:{username}" if username else None
 
     @property
     def trigger_s(self) -> float:
@@ -113,8 +126,9 @@ class MirrorConfig(Section):
             config = config.model_copy(update={"write": write})
             problems += interval_problems
             problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
-            problems += _deleting_problems(config)
+            problems += _own_principal_problems(config)
             problems += config.schemas.problems()
+            problems += _heartbeat_problems(config)
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -130,14 +144,32 @@ class MirrorConfig(Section):
         return cls.model_validate_json(text)
 
 
-def _deleting_problems(config: MirrorConfig) -> list[str]:
-    properties = config.target.properties
-    if config.acls.delete and not properties.get("sasl.username"):
-        return [
-            "acls.delete: true needs the name of the mirror's own user at the target, whose ACLs must stay: only target.client "
-            "with sasl.username has it"
-        ]
-    return []
+def _own_principal_problems(config: MirrorConfig) -> list[str]:
+    if config.acls.mirror_principal == ANYBODY:
+        return [f"acls.mirror_principal: {ANYBODY} is everybody: name the mirror's own principal at the target"]
+    if config.acls.mirror_principal is not None or config.target.properties.get("sasl.username"):
+        return []
+    settings = {"acls.delete": config.acls.delete, "acls.read_only": config.acls.read_only}
+    return [
+        f"{setting}: true needs the mirror's own principal at the target, whose ACLs and permission to write must stay: set "
+        "acls.mirror_principal, or sasl.username in target.client"
+        for setting, is_set in settings.items()
+        if is_set
+    ]
+
+
+def _heartbeat_problems(config: MirrorConfig) -> list[str]:
+    """Return why the mirror must not write heartbeats: their topic would be the copy of one of the source."""
+    topics = config.topics
+    is_copied = topics.is_included(routing.HEARTBEATS) and (
+        routing.target_topic_name(topics.target_name, config.source.alias, routing.HEARTBEATS) == routing.HEARTBEATS
+    )
+    if config.heartbeats.interval_s is None or "target" not in config.heartbeats.sides or not is_copied:
+        return []
+    return [
+        f"heartbeats.interval: the mirror would write to the copy of the source's topic {routing.HEARTBEATS}: add it to "
+        "topics.exclude, or begin topics.target_name with {source}"
+    ]
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

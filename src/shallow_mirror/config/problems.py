@@ -37,8 +37,10 @@ def validation_problem(error: Any, root: type[BaseModel]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
-    # Client properties, storage options and logins of registries may be secrets: their values are never shown.
-    is_hidden = {"client", "options", "password", "token"}.intersection(path) or isinstance(error["input"], dict | list)
+    # Client properties, storage options, logins of registries and headers of hooks may be secrets: their values are never shown.
+    is_hidden = {"client", "options", "password", "token", "headers"}.intersection(path) or isinstance(
+        error["input"], dict | list
+    )
     return f"{where}: {message}" + ("" if is_hidden else f", not {error['input']!r}")
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from shallow_mirror.broker.auth import is_only_references
 from shallow_mirror.config.sections import NamePatterns
-from shallow_mirror.config.values import OrOff, Section, checked
+from shallow_mirror.config.values import OrOff, Section, SyncInterval, checked, parse_sync
 
 
 def _require_registry_url(url: str) -> None:
@@ -61,11 +61,20 @@ class RegistrySettings(Section):
 
 
 class SchemaSettings(NamePatterns):
-    """Schemas of which subjects are copied, and whether compatibility levels are. `include`, `exclude`: names of subjects."""
+    """Schemas of which subjects are copied, and whether compatibility levels are. `include`, `exclude`: names of subjects.
+
+    `sync`: how often a running mirror registers what is missing; `report_only`: it only reports that.
+    """
 
     source: RegistrySettings = RegistrySettings()
     target: RegistrySettings = RegistrySettings()
     compatibility: Annotated[Literal["all", "subjects", "off"], OrOff] = "all"
+    sync: SyncInterval = "off"
+    report_only: bool = False
+
+    @property
+    def sync_s(self) -> float | None:
+        return parse_sync(self.sync)
 
     @property
     def has_registries(self) -> bool:
@@ -75,6 +84,8 @@ class SchemaSettings(NamePatterns):
         """Return missing and contradicting settings."""
         sides = (("source", self.source), ("target", self.target))
         problems = [f"schemas.{side}.{problem}" for side, registry in sides for problem in registry.problems()]
-        if problems or (self.source.url is None) == (self.target.url is None):
+        if problems or self.has_registries:
             return problems
+        if self.source.url is None and self.target.url is None:
+            return [] if self.sync_s is None else ["schemas.sync: needs schemas.source.url and schemas.target.url"]
         return [f"schemas.{side}.url: is missing" for side, registry in sides if registry.url is None]

@@ -22,6 +22,7 @@ from shallow_mirror.config.values import (
     Name,
     OrOff,
     Pattern,
+    Principal,
     Principals,
     Section,
     SourcePattern,
@@ -258,6 +259,8 @@ class AclSettings(Section):
     """Scope of `acls`. `principals`: of the source and of the target; `principals_only`: each needs an entry.
 
     `sync`: how often a running mirror creates what is missing; `report_only`: it only reports that. `delete`: it deletes as well.
+
+    `read_only`: a running mirror denies Write on its target topics to everybody but `mirror_principal`, its own principal there.
     """
 
     principals: Principals = Field(default={})
@@ -266,6 +269,8 @@ class AclSettings(Section):
     sync: SyncInterval = "off"
     report_only: bool = False
     delete: bool = False
+    read_only: bool = False
+    mirror_principal: Principal | None = None
 
     @property
     def sync_s(self) -> float | None:
@@ -284,6 +289,21 @@ class QuotaSettings(Section):
     @property
     def sync_s(self) -> float | None:
         return values.parse_sync(self.sync)
+
+
+class HeartbeatSettings(Section):
+    """Heartbeats in the format of MirrorMaker 2. `interval`: how often a running mirror writes one. `clusters`: where."""
+
+    interval: SyncInterval = "off"
+    clusters: Literal["target", "source", "both"] = "target"
+
+    @property
+    def sides(self) -> tuple[Literal["target", "source"], ...]:
+        return ("target", "source") if self.clusters == "both" else (self.clusters,)
+
+    @property
+    def interval_s(self) -> float | None:
+        return values.parse_sync(self.interval)
 
 
 class MetricsSettings(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.groups.report import AsOf, GroupsReport
+from shallow_mirror.groups.report import AsOf, Group, GroupsReport
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, translate, with_repeats
 
 REQUEST_S = 15.0
@@ -37,7 +37,7 @@ def sync_groups(
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
-    is_wanted = _matches(pattern)
+    is_wanted = group_filter(pattern)
     storage = TableStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
@@ -45,12 +45,10 @@ def sync_groups(
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only offsets of the source's groups are recorded")
         noted = positions_as_of(storage.best_effort_tables(), as_of)
-    names = [config.source_cluster_name, config.target_cluster_name]
-    origin_name, other_name = reversed(names) if is_reverse else names
     with closing(GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S)) as groups:
-        on_wait(f"{other_name} to answer")
+        on_wait(f"{groups.other_name} to answer")
         groups.require(groups.other, offset_map)
-        on_wait(f"the groups of {origin_name} and their committed offsets")
+        on_wait(f"the groups of {groups.origin_name} and their committed offsets")
         if noted is None:
             committed = _committed(groups, offset_map, is_wanted)
         else:
@@ -69,15 +67,16 @@ def sync_groups(
         if pattern is not None and not committed:
             hint = "; one that the mirror's user may not Describe is not shown" if may_hide else ""
             raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
-        on_wait("the rows of the offset map that these offsets lead to")
-        offset_map.refresh()
-        forgotten = Controls.open(storage).read().forgotten
-        source_commits = groups.resolve_sources(committed, offset_map, forgotten)
-        clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=noted is None)
-        translator = translate(source_commits, clusters, offset_map, groups.side)
-        evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
-        on_wait(f"commits at {other_name}" if is_applied else f"the groups of {other_name}")
-        planned = tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))
+        planned = plan_committed(
+            groups,
+            committed,
+            offset_map,
+            storage,
+            asks_origin=noted is None,
+            is_applied=is_applied,
+            is_forced=is_forced,
+            on_wait=on_wait,
+        )
     origin, other = (config.target, config.source) if is_reverse else (config.source, config.target)
     return GroupsReport(
         mirror=config.mirror,
@@ -87,6 +86,32 @@ def sync_groups(
         may_hide_groups=may_hide,
         as_of=None if noted is None or as_of is None else AsOf(asked=as_of, observed_at=noted.observed_at, next_at=noted.next_at),
     )
+
+
+def plan_committed(
+    groups: GroupOffsets,
+    committed: Iterable[Committed],
+    offset_map: OffsetMap,
+    storage: TableStorage,
+    *,
+    asks_origin: bool = True,
+    is_applied: bool,
+    is_forced: bool,
+    on_wait: Callable[[str], None],
+) -> tuple[Group, ...]:
+    """Translate offsets of the origin, and with `is_applied` commit them on the other cluster. Raises as `sync_groups`.
+
+    `asks_origin`: the origin answers, so that its log starts can be requested.
+    """
+    on_wait("the rows of the offset map that these offsets lead to")
+    offset_map.refresh()
+    forgotten = Controls.open(storage).read().forgotten
+    source_commits = groups.resolve_sources(committed, offset_map, forgotten)
+    clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin)
+    translator = translate(source_commits, clusters, offset_map, groups.side)
+    evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
+    on_wait(f"commits at {groups.other_name}" if is_applied else f"the groups of {groups.other_name}")
+    return tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))
 
 
 def _committed(groups: GroupOffsets, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:
@@ -100,7 +125,8 @@ def _committed(groups: GroupOffsets, offset_map: OffsetMap, is_wanted: Callable[
         raise RetriableError(error.error_name, f"{error.detail}. {hint}") from error
 
 
-def _matches(pattern: str | None) -> Callable[[str], bool]:
+def group_filter(pattern: str | None) -> Callable[[str], bool]:
+    """Return whether --group selects a name: a regular expression on whole names, or the name itself. Raises ConfigError."""
     if pattern is None:
         return lambda _: True
     try:

@@ -178,6 +178,8 @@ class GroupOffsets(GroupCommits):
         self.source = GroupClient(config.source.client, config.source_cluster_name, timeout_s)
         self.target = GroupClient(config.target.client, config.target_cluster_name, timeout_s)
         self.origin = self.source if side == "source" else self.target
+        names = (config.source_cluster_name, config.target_cluster_name)
+        self.origin_name, self.other_name = names if side == "source" else names[::-1]
         super().__init__(self.target if side == "source" else self.source, side)
 
     def close(self) -> None:

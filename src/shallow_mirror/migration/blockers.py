@@ -21,6 +21,8 @@ from shallow_mirror.deadline import Deadline, request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
+from shallow_mirror.migration.hooks.hook_call import unready
+from shallow_mirror.migration.late_writes import holding_records
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
@@ -45,6 +47,7 @@ class Passage(Protocol):
     files: MigrationFiles
     wave: WaveSettings
     direction: Direction
+    moved_topics: frozenset[str]
     are_writers_denied_at_other: bool
 
     @property
@@ -55,10 +58,13 @@ class Passage(Protocol):
     def origin(self) -> Cluster: ...
     @property
     def other(self) -> Cluster: ...
+    @property
+    def origin_alias(self) -> str: ...
     def topics(self) -> tuple[str, ...]: ...
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
+    def undecided_targets(self) -> frozenset[TopicPartition]: ...
     def log_ends(self) -> LogEnds: ...
     def other_log_ends(self) -> LogEnds: ...
     def controls(self) -> TopicControls: ...
@@ -82,6 +88,7 @@ def problems_of(passage: Passage) -> list[str]:
             problems += check(passage)
         except ConfigError as error:
             problems += error.problems
+    problems += unready(passage.files.config.hooks)
     return list(dict.fromkeys(problems))
 
 
@@ -128,7 +135,14 @@ def _require_clusters(passage: Passage) -> None:
 
 def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) -> Iterator[str]:
     missing = sorted(set(passage.topics()) - {name.topic for name in mapped})
-    if missing:
+    later = [name for name in missing if passage.direction is Direction.ROLLBACK and name not in passage.moved_topics]
+    if later:
+        them, where = "it" if len(later) == 1 else "them", passage.origin_alias
+        yield (
+            f"{named(later)} appeared at {where} after the move, and mirror {passage.mirror.mirror} has copied nothing of {them} "
+            f"back: exclude {them} in its file (topics.exclude) to leave {them} at {where}"
+        )
+    if missing := [name for name in missing if name not in later]:
         yield f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `status` shows positions"
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
@@ -143,8 +157,8 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
 def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     """Return partitions of the target that have records although the mirror has copied none to them.
 
-    The first micro-batch of a mirror is visible a moment before its rows are: they are looked for again. Where offsets are
-    preserved, fillers take those below the position.
+    The first micro-batch of a mirror is visible a moment before its rows are settled, and before it has any where offsets are
+    preserved: they are looked for again. There, fillers take the offsets below the position.
     """
     deadline = Deadline.after_ms(SETTLED_WITHIN_MS, time.monotonic)
     ends = passage.other_log_ends()
@@ -156,11 +170,13 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
             )
             for name, end in passage.mapped_ends().items()
         }
-        foreign = []
+        foreign, own = [], passage.undecided_targets()
         for name, log in sorted(ends.items()):
             copied_end, filled_end = ends_of.get(name, (0, 0))
-            if not copied_end and log.stable > filled_end:
+            if not copied_end and log.stable > filled_end and name not in own:
                 foreign.append(name)
+        # A log of which nothing was copied may have markers: of transactions with records of other partitions only.
+        foreign = holding_records(passage.other, passage.mirror.target.client, {name: ends[name].stable for name in foreign})
         if not foreign or deadline.is_over():
             return foreign
         passage.other.wait(500, deadline)
@@ -170,7 +186,10 @@ def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
     handed = sorted(topics & controls.moving)
     if handed:
-        yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
+        yield (
+            f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror. What an attempt that "
+            "is under way has handed over, `migrate abort` takes back"
+        )
     paused = sorted(topics & controls.paused.keys())
     if paused:
         yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
@@ -242,13 +261,19 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     if passage.are_writers_denied_at_other:
         other = UserView(passage.other, passage.mirror.target_cluster_name)
         yield from missing_to_change_acls(other, "needed to delete the Deny ACLs that the move has created")
-    if not writers.is_denied:
-        return
-    if passage.mirror.acls.sync_s is not None:
+    if passage.mirror.acls.read_only:
+        other = UserView(passage.other, passage.mirror.target_cluster_name)
+        yield from missing_to_change_acls(other, "needed to delete the Deny ACLs of acls.read_only")
+    at_origin = ["writers.stop: deny"] if writers.is_denied else []
+    if passage.direction is Direction.MOVE and passage.reverse is not None and passage.reverse.acls.read_only:
+        at_origin.append(f"acls.read_only of mirror {passage.reverse.mirror}")
+    if at_origin and passage.mirror.acls.sync_s is not None:
         yield (
-            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of writers.stop: deny to "
+            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of {' and '.join(at_origin)} to "
             f"{passage.mirror.target.alias}: set acls.sync: off and restart the mirror first"
         )
+    if not writers.is_denied:
+        return
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
     origin = UserView(passage.origin, passage.mirror.source_cluster_name)
     yield from missing_to_change_acls(origin, "needed for writers.stop: deny")

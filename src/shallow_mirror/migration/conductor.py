@@ -6,36 +6,39 @@ a conductor that is killed anywhere is continued by the next one, which performs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
-from shallow_mirror.groups.report import Outcome
+from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
-from shallow_mirror.migration.group_blockers import commit_problems
+from shallow_mirror.migration.group_blockers import commit_problems, is_pending
+from shallow_mirror.migration.hooks.hook_call import Call, call_hook
+from shallow_mirror.migration.hooks.wave_hooks import WaveHooks
 from shallow_mirror.migration.observations import (
     Compared,
     MappedEnd,
-    Standstill,
     from_document,
     lag_offsets,
     mapped_document,
     mapped_of,
-    moved_partitions,
     named,
     not_before,
     not_copied,
     open_partitions,
+    open_sentence,
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
-from shallow_mirror.migration.quiet_time import QuietTime
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.migration.writers_at_rest import await_rest
+from shallow_mirror.migration.writing_producers import holders_sentence
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
 
@@ -59,8 +62,14 @@ class WaveConductor:
         clock: Clock,
         *,
         waits: bool = True,
+        skipped_hooks: Collection[str] = (),
+        command: str | None = None,
+        call: Call = call_hook,
     ) -> None:
-        """Perform nothing yet. Without `waits`, WaitsForOutsideError is raised where somebody outside has to act."""
+        """Perform nothing yet. Without `waits`, WaitsForOutsideError is raised where somebody outside has to act.
+
+        `command`: the one that continues, where it is none of `migrate`.
+        """
         self._config = config
         self._wave = wave
         self._owner = owner
@@ -70,6 +79,18 @@ class WaveConductor:
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
         self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
+        self._hooks = WaveHooks(
+            config=config,
+            wave=wave,
+            effects=effects,
+            reports=reports,
+            waiting=self._waiting,
+            clock=clock,
+            append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
+            skipped=skipped_hooks,
+            command=command,
+            call=call,
+        )
 
     def begin(self, direction: Direction) -> None:
         """Begin an attempt, unless one is under way or the wave is where it should be."""
@@ -78,14 +99,10 @@ class WaveConductor:
             self._append(BEGUN, detail={"direction": direction.value})
 
     def run(self) -> None:
-        """Perform every step that is not done. Raises WaitsForOutsideError, ConfigError, FencedError."""
-        state = self.state()
+        """Perform every step that is not done. Raises WaitsForOutsideError, ConfigError, HookFailedError, FencedError."""
+        state = self._with_hooks(self.state())
         self._release(state)
         while (info := state.next_step) is not None:
-            # A topic that appeared since the check does not join the wave without another check.
-            topics = state.done.get(Step.CHECK, {}).get("topics")
-            if topics is not None:
-                self._effects.use_topics(topics)
             self._waiting.begin(info.step)
             self._reports.begun(self._wave.name, info.step)
             began_s = self._clock.monotonic()
@@ -93,12 +110,22 @@ class WaveConductor:
             if isinstance(reopened, Step):
                 self._append(REOPENED, step=reopened)
             else:
+                if info.step is Step.REPORT:  # once it is recorded, the wave is nowhere on its way, and no call continues it
+                    self._hooks.call_last(state)
                 detail = {**reopened, "seconds": round(self._clock.monotonic() - began_s, 3)}
                 self._append(DONE, step=info.step, detail=detail)
                 self._reports.done(self._wave.name, info.step, detail)
-            state = self.state()
-            if info.step in (Step.POINT_OF_NO_RETURN, Step.ADMIT_WRITERS):
+            state = self._with_hooks(self.state())
+            if info.step is Step.ADMIT_WRITERS:
                 self._release(state)
+
+    def _with_hooks(self, state: WaveState) -> WaveState:
+        """Call the hooks between the last step that is done and the next one. Return the state behind them."""
+        # A topic that appeared since the check does not join the wave without another check.
+        topics = state.done.get(Step.CHECK, {}).get("topics")
+        if topics is not None:
+            self._effects.use_topics(topics)
+        return self.state() if self._hooks.call_due(state) else state
 
     def abort(self) -> None:
         """Undo the attempt. Raises ConfigError behind the point of no return."""
@@ -114,6 +141,8 @@ class WaveConductor:
             # Behind the effect: a crash in between deletes them once more, which finds nothing to do.
             self._append(ADMITTED, detail={"direction": state.direction.value})
         self._retried(self._effects.resume)
+        # Behind the rest: whatever they let through can be written and is copied.
+        self._hooks.undo(state)
         self._append(ABORTED)
 
     def state(self) -> WaveState:
@@ -122,11 +151,8 @@ class WaveConductor:
 
     def _release(self, state: WaveState) -> None:
         """Say who starts where, as soon as they may, and again after a crash."""
-        # Of a rollback, the Deny ACLs of the move would still refuse the writers before ADMIT_WRITERS.
-        is_open = Step.POINT_OF_NO_RETURN in state.done and (
-            state.direction is Direction.MOVE or Step.ADMIT_WRITERS in state.done
-        )
-        if is_open and state.is_under_way:
+        # Deny ACLs would still refuse the writers before ADMIT_WRITERS.
+        if Step.ADMIT_WRITERS in state.done and state.is_under_way:
             for sentence in release_sentences(self._wave, self._effects.other_alias):
                 self._reports.says(f"{self._wave.name}: NOW: {sentence}")
 
@@ -173,7 +199,7 @@ class WaveConductor:
 
     def _catch_up(self) -> Detail:
         """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
-        request = f"keep the mirror {self._effects.mirror_id} running"
+        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
             run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
@@ -191,9 +217,10 @@ class WaveConductor:
             elif not is_running:
                 seen = not_running(self._effects.mirror_id, run)
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting):
+            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, SLOW_POLL_S):
                 new = f", not registered yet: {named(unregistered)}" if unregistered else ""
-                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy{new}", SLOW_POLL_S)
+                seen = f"{counted(lag, 'offset')} left to copy{new}"
+                self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
@@ -206,7 +233,8 @@ class WaveConductor:
         other = self._effects.other_alias
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
-            seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
+            seen = open_sentence(other_ends, is_open)
+            seen += self._retried(partial(holders_sentence, self._effects, is_open, at_origin=False))
             self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._compare(state, after)
@@ -243,26 +271,7 @@ class WaveConductor:
         origin = self._effects.origin_alias
         groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
-        standstill, before = Standstill(), self._retried(self._effects.log_ends)
-        shortest_s, bound_s = self._config.writers.quiet_s, self._config.writers.longest_quiet_s
-        measured_s = 0.0 if bound_s is None else self._retried(self._effects.longest_pause_s)
-        needed = QuietTime.of(shortest_s, bound_s, measured_s)
-        # Said in any case: a log at rest may be that of a writer that pauses.
-        self._waiting.tell(request, f"{counted(len(before), 'log')} watched; {needed.sentence()}")
-        while True:
-            ends = self._retried(self._effects.log_ends)
-            quiet_s = standstill.look(ends, self._clock.monotonic())
-            needed = QuietTime.of(shortest_s, bound_s, max(measured_s, standstill.longest_pause_s))
-            if quiet_s >= needed.seconds:
-                since_ms = self._clock.now_ms() - int(quiet_s * 1000)
-                quiet = {"quiet_s": round(quiet_s, 3), "longest_pause_s": round(needed.longest_pause_s, 3)}
-                return {"ends": to_document(ends), **quiet, "since_ms": since_ms}
-            if moved_partitions(before, ends) or open_partitions(ends):
-                self._waiting.for_somebody(request, Standstill.sentence(before, ends), POLL_S)
-            else:
-                seen = f"at rest for {quiet_s:.0f} s; {needed.sentence()}"
-                self._waiting.for_progress("the logs to be at rest for long enough", seen, POLL_S)
-            before = ends
+        return await_rest(self._config.writers, self._effects, self._waiting, self._clock, request)
 
     def _deny(self, state: WaveState) -> None:
         """Create the Deny ACLs that are missing. Those of this attempt are in the table before, so that `abort` finds them."""
@@ -284,20 +293,22 @@ class WaveConductor:
     def _copy_rest(self, state: WaveState) -> Detail | Step:
         stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
         request = f"keep the mirror {self._effects.mirror_id} running"
+        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
         while True:
             ends = self._retried(self._effects.log_ends)
             if {name: log.end for name, log in ends.items()} != stopped:
                 self._reports.says("the writers are not stopped: log ends have moved since")
                 return Step.STOP_WRITERS
             # Positions behind log ends: if those are as the writers left them, all is copied once positions are there.
-            behind = not_copied(ends, self._retried(self._effects.mapped_ends))
+            mapped = self._retried(self._effects.mapped_ends)
+            behind = not_copied(ends, mapped)
             if not behind:
                 return {}
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
             if not is_running:
                 self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting):
+            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, POLL_S):
                 self._waiting.for_progress(
                     f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
                 )
@@ -315,7 +326,7 @@ class WaveConductor:
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
             # Pending offsets wait for others to end; all others need an operator.
-            if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
+            if is_pending(report):
                 self._waiting.for_progress(
                     "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
                 )
@@ -357,13 +368,17 @@ class WaveConductor:
                 self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", seen, SLOW_POLL_S)
 
     def _admit_writers(self, state: WaveState) -> Detail:
-        denied = state.denied.get(Direction.MOVE, ())
+        # Those that a move creates are at the cluster that it leaves: its rollback deletes them.
+        denied = state.denied.get(Direction.MOVE, ()) if state.direction is Direction.ROLLBACK else ()
         if denied:
             self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied], at_origin=False))
             self._append(ADMITTED, detail={"direction": Direction.MOVE.value})
-        return {"acls": len(denied)}
+        opened = self._retried(self._effects.open_topics)
+        return {"acls": len(denied) + opened}
 
     def _report(self, state: WaveState) -> Detail:
+        # Once more: a mirror that was suspended before the hand-over may have created ACLs since.
+        self._retried(self._effects.open_topics)
         passed = state.done[Step.POINT_OF_NO_RETURN]
         late = self._retried(lambda: self._effects.late_writes(state))
         if late:

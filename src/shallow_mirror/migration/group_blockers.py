@@ -15,8 +15,14 @@ def commit_problems(report: GroupsReport) -> list[str]:
     for group in report.groups:
         left = [partition for partition in group.partitions if partition.is_left or partition.step is Step.FURTHER]
         if left:
-            problems.append(f"group {group.name}: " + named(_sentence(partition) for partition in left))
+            problems.append(f"group {group.name}: " + named(_sentence(partition, report.other) for partition in left))
     return problems
+
+
+def is_pending(report: GroupsReport) -> bool:
+    """Return whether all that is left waits for transactions to end: nobody has to act."""
+    left = [partition for partition in report.partitions if partition.is_left or partition.step is Step.FURTHER]
+    return all(partition.outcome is Outcome.PENDING for partition in left)
 
 
 def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> list[str]:
@@ -30,7 +36,7 @@ def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> l
             problems.append(f"group {group.name} is active at {report.other} ({named(group.clients)}): stop its consumers there")
         bad = [partition for partition in group.partitions if _is_bad(partition)]
         if bad:
-            problems.append(f"group {group.name}: " + named(_sentence(partition) for partition in bad))
+            problems.append(f"group {group.name}: " + named(_sentence(partition, report.other) for partition in bad))
         beyond = [partition for partition in group.partitions if _is_beyond(partition, ends)]
         if beyond:
             places = named(
@@ -70,7 +76,15 @@ def _is_bad(partition: GroupPartition) -> bool:
     return partition.outcome in (Outcome.LOST, Outcome.RECREATED)
 
 
-def _sentence(partition: GroupPartition) -> str:
+def _sentence(partition: GroupPartition, other: str) -> str:
+    if partition.step is Step.FURTHER:
+        at = partition.to_topic_partition
+        assert at is not None
+        return (
+            f"{partition.topic_partition} at offset {partition.offset:,} leads to {partition.to_offset:,} at {other}, where the "
+            f"group is at {partition.has:,} already: delete that offset, unless the group is to continue there "
+            f"(kafka-consumer-groups.sh --delete-offsets --group {partition.group} --topic {at.topic}:{at.partition})"
+        )
     what = partition.step.value if partition.step is not Step.NONE else partition.outcome.value
     reason = f": {partition.reason}" if partition.reason else ""
     offset = "" if partition.offset is None else f" at offset {partition.offset:,}"

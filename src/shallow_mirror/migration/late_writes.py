@@ -105,9 +105,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         topics = sorted({name.topic for name in passed.ends})
         ends = list_log_ends(cluster, topics, request_deadline())
         moved = {name: log.stable for name, log in ends.items() if log.stable > passed.ends.get(name, 0)}
-        timestamps = dict.fromkeys(moved, EARLIEST_TIMESTAMP)
-        starts = cluster.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, request_deadline()) if moved else {}
-    ranges = {name: OffsetRange(max(passed.ends.get(name, 0), starts[name].offset), end) for name, end in moved.items()}
+        ranges = _existing(cluster, {name: OffsetRange(passed.ends.get(name, 0), end) for name, end in moved.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
     copies = {} if reverse is None or not ranges else copies_of(reverse, topics)
@@ -120,6 +118,19 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
     ]
     return list(read_records(left.client, gaps)) if gaps else []
+
+
+def _existing(cluster: Cluster, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, OffsetRange]:
+    """Return the ranges without offsets below the begin of their logs."""
+    timestamps = dict.fromkeys(ranges, EARLIEST_TIMESTAMP)
+    starts = cluster.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, request_deadline()) if ranges else {}
+    return {name: OffsetRange(max(offsets.start, starts[name].offset), offsets.end) for name, offsets in ranges.items()}
+
+
+def holding_records(cluster: Cluster, client: ClientConfig, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Return the partitions in which a reader of committed records finds any below `ends`, or may: not only markers."""
+    ranges = _existing(cluster, {name: OffsetRange(0, end) for name, end in ends.items()})
+    return [write.topic_partition for write in read_records(client, [*ranges.items()], most_records=1)]
 
 
 def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
@@ -159,8 +170,13 @@ def gaps_of(offsets: OffsetRange, copies: Iterable[Copied]) -> list[OffsetRange]
     return gaps
 
 
-def read_records(client: ClientConfig, gaps: Sequence[tuple[TopicPartition, OffsetRange]]) -> Iterator[LateWrite]:
-    """Yield the records of the gaps that a reader of committed records sees: markers and aborted data are no late writes."""
+def read_records(
+    client: ClientConfig, gaps: Sequence[tuple[TopicPartition, OffsetRange]], most_records: int | None = None
+) -> Iterator[LateWrite]:
+    """Yield the records of the gaps that a reader of committed records sees: markers and aborted data are no late writes.
+
+    `most_records`: of a gap no more is read once it has so many.
+    """
     give_up_at_s = time.monotonic() + COUNT_S
     with BatchConsumer(client) as consumer:
         for name, gap in gaps:
@@ -171,6 +187,8 @@ def read_records(client: ClientConfig, gaps: Sequence[tuple[TopicPartition, Offs
             end, count = gap.start, 0
             consumer.assign({name: gap.start})
             while consumer.position(name) < gap.end and time.monotonic() <= give_up_at_s:
+                if most_records is not None and count >= most_records:
+                    break
                 for batch in consumer.poll_batches(_POLL_BYTES, 500):
                     if batch.last_offset >= gap.start and batch.base_offset < gap.end:
                         start = batch.base_offset if start is None else start

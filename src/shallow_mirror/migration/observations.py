@@ -62,6 +62,11 @@ def open_partitions(ends: LogEnds) -> list[TopicPartition]:
     return sorted(name for name, log in ends.items() if log.stable < log.end)
 
 
+def open_sentence(ends: LogEnds, is_open: Iterable[TopicPartition]) -> str:
+    """Return where transactions are open, for whoever has to end them."""
+    return named(f"{name} from offset {ends[name].stable:,}" for name in is_open)
+
+
 def lag_offsets(ends: LogEnds, mapped: Mapping[TopicPartition, MappedEnd]) -> int:
     return sum(max(0, log.end - mapped[name].offset) if name in mapped else log.end for name, log in ends.items())
 
@@ -129,8 +134,24 @@ class Standstill:
                 )
             )
         if is_open:
-            parts.append("transactions are open in " + named(f"{name} from offset {ends[name].stable:,}" for name in is_open))
+            parts.append(f"transactions are open in {open_sentence(ends, is_open)}")
         return "; ".join(parts) or f"{counted(len(ends), 'log')} at rest"
+
+
+class LongTransactions:
+    """The partitions in which a transaction is open for longer than `long_s`. Looks are fed in with their times."""
+
+    def __init__(self, long_s: float) -> None:
+        self._long_s = long_s
+        self._since: dict[TopicPartition, tuple[int, float]] = {}
+        """Last stable offset, and when it was seen first."""
+
+    def look(self, ends: LogEnds, now_s: float) -> list[TopicPartition]:
+        before, self._since = self._since, {}
+        for name in open_partitions(ends):
+            stable, since_s = before.get(name, (-1, now_s))
+            self._since[name] = (ends[name].stable, since_s if stable == ends[name].stable else now_s)
+        return [name for name, (_, since_s) in self._since.items() if now_s - since_s > self._long_s]
 
 
 def to_document(ends: LogEnds) -> dict[str, dict[str, int]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.broker import Cluster
+from shallow_mirror.access import open_topics
+from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -47,6 +49,8 @@ class Passage:
     on_progress: Callable[[Any], None] = lambda _: None
     boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a rollback: where the logs of the target ended at the point of no return of the move."""
+    moved_topics: frozenset[str] = frozenset()
+    """Of a rollback: the topics that the move has moved, by their names at the target."""
     known_late_writes: Sequence[LateWrite] = ()
     """Of a rollback: records that a client wrote to the source after the move, and that were settled."""
     are_writers_denied_at_other: bool = False
@@ -89,9 +93,14 @@ class Passage:
         return self._topics
 
     def listed_topics(self) -> tuple[str, ...]:
-        """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones."""
+        """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones.
+
+        A rollback leaves later topics where they are if the operator has excluded them from the reverse mirror.
+        """
         ids, forgotten = self._topic_ids(), self._forgotten_ids()
-        names = (name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name))
+        names: Iterable[str] = (name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name))
+        if self.direction is Direction.ROLLBACK:
+            names = (name for name in names if name in self.moved_topics or self.mirror.topics.is_included(name))
         # Internal topics are never mirrored, whichever pattern matches them.
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
@@ -126,6 +135,17 @@ class Passage:
         """Return how long the writers at the origin pause, by the last batches of the topics."""
         return read_longest_pause_s(self._origin, self.mirror.source.client, self.log_ends())
 
+    def producers(
+        self, partitions: Sequence[TopicPartition], *, at_origin: bool = True
+    ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        """Return the producers that the leaders of partitions remember."""
+        cluster = self._origin if at_origin else self._other
+        return cluster.describe_producers(partitions, request_deadline()) if partitions else {}
+
+    def transactional_ids(self, producer_ids: Collection[int], *, at_origin: bool = True) -> dict[int, str]:
+        """Return the transactional ids of producers that the user may describe. Raises BrokerTooOldError before Kafka 3.0."""
+        return list_transactional_ids(self._origin if at_origin else self._other, producer_ids, request_deadline())
+
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
         return list_log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
@@ -140,6 +160,11 @@ class Passage:
             # The map also has positions of former topics of the same names.
             if ids.get(source.topic) == source.topic_id
         }
+
+    def undecided_targets(self) -> frozenset[TopicPartition]:
+        """Return the partitions of the other cluster with records of the mirror's last decision, as long as it is not settled."""
+        offset_map = OffsetMap.open(TableStorage(self.mirror.table_location), mirror=self.mirror.mirror)
+        return frozenset(row.segment.target.topic_partition for row in offset_map.unsettled_rows())
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         """Verify the copies behind `after`."""
@@ -167,12 +192,14 @@ class Passage:
         return dict.fromkeys(sorted(active), ())
 
     def group_offsets(self) -> dict[str, set[str]]:
-        """Return the topics for which each group of the wave has offsets at the origin."""
+        """Return the topics for which each group of the wave has offsets at the origin; only groups that have any."""
         if not self.wave.groups:
             return {}
         is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         names = [name for name in self._groups.listed() if is_wanted(name)]
-        return {name: {row.topic_partition.topic for row in rows} for name, rows in self._groups.committed(names).items()}
+        # A group that has members, and has committed nothing yet, is listed as well.
+        committed = {name: rows for name, rows in self._groups.committed(names).items() if rows}
+        return {name: {row.topic_partition.topic for row in rows} for name, rows in committed.items()}
 
     def may_hide_groups(self) -> bool:
         """Return whether the origin may have groups that it does not list for our user."""
@@ -201,6 +228,10 @@ class Passage:
         client = self.mirror.source if at_origin else self.mirror.target
         where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
         self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
+
+    def open_topics(self) -> int:
+        """Let others write to the copies: delete the Deny ACLs of `acls.read_only`. Return how many there were."""
+        return open_topics(self.mirror, [self.target_topic(topic) for topic in self.topics()])
 
     def controls(self) -> TopicControls:
         return self._controls(self.mirror).read()

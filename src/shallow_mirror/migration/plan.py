@@ -12,6 +12,7 @@ from typing import Any
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
 from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config.hook_settings import MigrationHook
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.blockers import notes_of
@@ -35,6 +36,7 @@ class PlannedStep:
     does: str
     leaves: str
     outside: str | None
+    hooks: tuple[MigrationHook, ...]
     time: StepTime | None
 
 
@@ -70,6 +72,7 @@ class PlannedWave:
                     "does": planned.does,
                     "leaves": planned.leaves,
                     "outside": planned.outside,
+                    "hooks": [_hook_document(hook) for hook in planned.hooks],
                     "seconds": None if planned.time is None else planned.time.seconds,
                     "basis": None if planned.time is None else planned.time.basis,
                 }
@@ -139,6 +142,7 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
                 does=info.does.format(other=passage.other_alias),
                 leaves=info.leaves.format(other=passage.other_alias),
                 outside=None if info.outside is None else _outside(info.outside, passage, wave),
+                hooks=tuple(hook for hook in passage.files.config.hooks if _is_at(hook, info.step)),
                 time=times.get(info.step),
             )
             for info in MOVE
@@ -146,6 +150,15 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
         ),
         downtime_s=downtime_s(times) if times else None,
     )
+
+
+def _is_at(hook: MigrationHook, step: Step) -> bool:
+    return hook.direction != "rollback" and hook.place[1] == step
+
+
+def _hook_document(hook: MigrationHook) -> dict[str, Any]:
+    undo = None if hook.undo is None else str(hook.undo)
+    return {"hook": hook.name, "when": hook.place[0], "calls": str(hook), "timeout_s": hook.timeout_s, "undo": undo}
 
 
 def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:

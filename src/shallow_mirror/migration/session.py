@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.rows import ENDED
 from shallow_mirror.checkpoints.tables import TableLocation, TableStorage
+from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor
@@ -34,7 +35,8 @@ SYSTEM_CLOCK = Clock(monotonic=time.monotonic, sleep=time.sleep, now_ms=lambda: 
 class Options:
     """`waits`: for somebody outside. `takes_over`: also from a conductor that may be alive. `launch` starts reverse mirrors.
 
-    `on_progress` receives the progress of comparisons.
+    `on_progress` receives the progress of comparisons. `skipped_hooks`: names of hooks that count as done.
+    `command`: the one that continues, where it is none of `migrate`.
     """
 
     waits: bool = True
@@ -42,6 +44,14 @@ class Options:
     clock: Clock = SYSTEM_CLOCK
     launch: Launch = start_process
     on_progress: OnProgress = ignore_progress
+    skipped_hooks: frozenset[str] = frozenset()
+    command: str | None = None
+
+    def require_hooks(self, hooks: Iterable[Hook]) -> None:
+        """Raise ConfigError for names of hooks that the file does not have."""
+        unknown = self.skipped_hooks - {hook.name for hook in hooks}
+        if unknown:
+            raise ConfigError([f"--skip-hook {name}: there is no hook of this name" for name in sorted(unknown)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
     Raises ConfigError before anything is done (what is in the way, another conductor, files that were changed), and
     WaitsForOutsideError, FencedError, CopiesDifferError in between.
     """
+    options.require_hooks(files.config.hooks)
     state = read_state(files)
     returning = next((wave for wave in state.waves.values() if wave.phase is Phase.RETURNING), None)
     if returning is not None:
@@ -106,6 +117,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
 
 def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> MigrationState:
     """Bring the waves that have moved back, the last one first; only `wave` if it is given. Raises as `run_migration`."""
+    options.require_hooks(files.config.hooks)
     state = read_state(files)
     moving = state.under_way
     if moving is not None and moving.phase is Phase.MOVING:
@@ -138,6 +150,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
 
     Raises ConfigError behind the point of no return, and where there is nothing to do.
     """
+    options.require_hooks(files.config.hooks)
     state = read_state(files)
     wave = state.under_way
     if wave is None and not state.rehearsals:
@@ -149,7 +162,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
     with owned(files, state, options) as owner:
         if wave is not None and settings is not None:
             with closing(_passage(files, settings, state, wave.direction, options)) as passage:
-                conductor = WaveConductor(files.config, settings, owner, passage, reports, options.clock, waits=False)
+                conductor = _conductor(files, settings, owner, passage, reports, replace(options, waits=False))
                 conductor.abort()
                 wave = conductor.state()
         left = remove_all(files, state.rehearsals, owner)
@@ -166,9 +179,25 @@ def _perform(
 ) -> None:
     state = state_of(owner.rows(), [each.name for each in files.config.waves])
     with closing(_passage(files, wave, state, direction, options)) as passage:
-        conductor = WaveConductor(files.config, wave, owner, passage, reports, options.clock, waits=options.waits)
+        conductor = _conductor(files, wave, owner, passage, reports, options)
         conductor.begin(direction)
         conductor.run()
+
+
+def _conductor(
+    files: MigrationFiles, wave: WaveSettings, owner: MigrationOwner, passage: Passage, reports: Reports, options: Options
+) -> WaveConductor:
+    return WaveConductor(
+        files.config,
+        wave,
+        owner,
+        passage,
+        reports,
+        options.clock,
+        waits=options.waits,
+        skipped_hooks=options.skipped_hooks,
+        command=options.command,
+    )
 
 
 def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, direction: Direction, options: Options) -> Passage:
@@ -179,6 +208,7 @@ def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, d
         wave,
         direction,
         boundary=from_document(passed.get("other_ends", {})),
+        moved_topics=frozenset(passed.get("other_ends", {})),
         known_late_writes=settled_writes(of_wave, Direction.MOVE) if direction is Direction.ROLLBACK else (),
         are_writers_denied_at_other=direction is Direction.ROLLBACK and bool(of_wave.denied.get(Direction.MOVE)),
         launch=options.launch,

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from shallow_mirror.checkpoints.rows import ENDED, TAKEN_OVER, MigrationRow
+from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE, NO_HOOKS, HookState
 from shallow_mirror.migration.steps import Direction, Step, StepInfo, is_before_point_of_no_return, reopened, steps_of
 
 BEGUN, DONE, REOPENED, DENYING, ADMITTED, ABORTED = "begun", "done", "reopened", "denying", "admitted", "aborted"
@@ -53,6 +54,8 @@ class WaveState:
     aborts: int = 0
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
+    hooks: HookState = NO_HOOKS
+    """Those of the last attempt."""
     settling: Sequence[Mapping[str, Any]] = ()
     """Late writes that a command has begun to settle, by its events."""
     late_writes: Sequence[Mapping[str, Any]] = ()
@@ -134,6 +137,8 @@ def conductor_of(rows: Iterable[MigrationRow]) -> ConductorState | None:
 def _after(wave: WaveState, row: MigrationRow) -> WaveState:
     if row.event not in (SETTLING_LATE, SETTLED_LATE):
         wave = replace(wave, waiting=row.detail if row.event == WAITING else None)
+    if row.event in (HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE):
+        return replace(wave, hooks=wave.hooks.after(row))
     match row.event:
         case "begun":
             direction = Direction(row.detail["direction"])
@@ -145,12 +150,14 @@ def _after(wave: WaveState, row: MigrationRow) -> WaveState:
                 fingerprint=row.fingerprint,
                 done={},
                 done_at={},
+                hooks=NO_HOOKS,
             )
         case "done":
             return _after_step(wave, Step(row.step), row)
         case "reopened":
             lost = reopened(wave.done, Step(row.step))
-            return replace(wave, done={step: found for step, found in wave.done.items() if step not in lost})
+            done = {step: found for step, found in wave.done.items() if step not in lost}
+            return replace(wave, done=done, hooks=wave.hooks.reopened(row.step, list(Step)))
         case "denying":
             denied = [*wave.denied.get(wave.direction, ()), *row.detail["acls"]]
             return replace(wave, denied={**wave.denied, wave.direction: _without_twins(denied)})

@@ -10,27 +10,12 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from shallow_mirror.config.migration_steps import Step as Step
+
 
 class Direction(enum.StrEnum):
     MOVE = "move"
     ROLLBACK = "rollback"
-
-
-class Step(enum.StrEnum):
-    CHECK = "check"
-    CATCH_UP = "catch up"
-    VERIFY = "verify"
-    STOP_WRITERS = "stop writers"
-    STOP_GROUPS = "stop groups"
-    COPY_REST = "copy the rest"
-    HAND_OVER = "hand over"
-    VERIFY_REST = "verify the rest"
-    COMMIT_GROUPS = "commit groups"
-    POINT_OF_NO_RETURN = "point of no return"
-    PREPARE_REVERSE = "prepare reverse mirror"
-    START_REVERSE = "start reverse mirror"
-    ADMIT_WRITERS = "admit writers"
-    REPORT = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +107,16 @@ _SHARED = (
     ),
 )
 
+_ADMIT_WRITERS = StepInfo(
+    step=Step.ADMIT_WRITERS,
+    needs="the log ends of both clusters are recorded",
+    does="deletes the Deny ACLs that keep writers from writing at {other}",
+    leaves="writers may write there",
+)
+
 MOVE: tuple[StepInfo, ...] = (
     *_SHARED,
+    _ADMIT_WRITERS,
     StepInfo(
         step=Step.PREPARE_REVERSE,
         needs="the recorded log ends",
@@ -142,12 +135,7 @@ MOVE: tuple[StepInfo, ...] = (
 
 ROLLBACK: tuple[StepInfo, ...] = (
     *_SHARED,
-    StepInfo(
-        step=Step.ADMIT_WRITERS,
-        needs="the log ends of both clusters are recorded",
-        does="deletes the Deny ACLs that the move created at {other}",
-        leaves="writers may write there again",
-    ),
+    _ADMIT_WRITERS,
     StepInfo(step=Step.REPORT, needs="all of it", does="reports what came back", leaves="the wave is back"),
 )
 

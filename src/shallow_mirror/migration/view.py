@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_settling import Choice
@@ -49,6 +50,8 @@ def _found(step: Step, detail: Mapping[str, Any]) -> str:
             return f": {counted(detail['offsets'], 'offset')} of {counted(detail['groups'], 'group')}"
         case Step.POINT_OF_NO_RETURN:
             return f": the writers were stopped for {detail['writers_stopped_s']:.1f} s"
+        case Step.ADMIT_WRITERS if detail["acls"]:
+            return f": {counted(detail['acls'], 'Deny ACL')} deleted"
         case Step.PREPARE_REVERSE | Step.START_REVERSE if "skipped" in detail:
             return f": {detail['skipped']}"
     return ""
@@ -74,11 +77,19 @@ def _wave_lines(wave: PlannedWave) -> list[str]:
         lines.append(f"  {number:2d}. {planned.step}: {planned.does}; leaves: {planned.leaves}{took}")
         if planned.outside is not None:
             lines.append(f"      outside: {planned.outside}")
+        lines += [f"      hook {hook_sentence(hook)}" for hook in planned.hooks]
         if planned.step is Step.POINT_OF_NO_RETURN:
             lines.append("      -- up to here `abort` goes back; behind it only `rollback` does --")
     if wave.downtime_s is not None:
         lines.append(f"  the writers are stopped for about {wave.downtime_s:.0f} s, and the time that people take")
     return lines
+
+
+def hook_sentence(hook: Hook) -> str:
+    """Return what a hook calls, and when."""
+    undo = getattr(hook, "undo", None)
+    back = "" if undo is None else f"; `abort` calls {undo}"
+    return f"{hook.name}, {hook.place[0]} it: {hook} (at most {hook.timeout_s:g} s{back})"
 
 
 def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequence[str]] = NO_LATE_LINES) -> str:
@@ -93,6 +104,7 @@ def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequenc
         lines.append(f"wave {wave.name}: {wave.phase}" + (f", attempt {wave.attempt}" if wave.attempt else ""))
         for step, detail in wave.done.items():
             lines.append(f"  {step}: done at {wave.done_at[step].isoformat(timespec='seconds')}{_found(step, detail)}")
+        lines += [f"  hook {name}: {'done' if name in wave.hooks.done else 'called, not done'}" for name in wave.hooks.names]
         if wave.next_step is not None:
             back = "abort goes back" if wave.can_abort else "behind the point of no return"
             lines.append(f"  {wave.next_step.step}: next ({back})")
@@ -143,6 +155,7 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
                 "can_abort": wave.can_abort,
                 "next_step": None if wave.next_step is None else wave.next_step.step.value,
                 "waiting": None if wave.waiting is None else dict(wave.waiting),
+                "hooks": [{"hook": name, "is_done": name in wave.hooks.done} for name in wave.hooks.names],
                 **_late_document(wave, late.get(wave.name, LateWrites())),
                 "done": [
                     {"step": step.value, "at": wave.done_at[step].isoformat(), **detail} for step, detail in wave.done.items()

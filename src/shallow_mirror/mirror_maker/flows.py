@@ -11,6 +11,8 @@ from shallow_mirror.mirror_maker.java_patterns import split_list
 
 _ALIAS = re.compile(r"[A-Za-z0-9._-]+")
 _CLIENTS = ("consumer.", "producer.", "admin.")
+_OF_WORKERS = ("offset.storage.", "config.storage.", "status.storage.")
+"""Properties of workers that need no alias in front."""
 _OF_FLOW = re.compile(r"(.+?)->(.+?)\.(.+)")
 
 
@@ -32,6 +34,10 @@ class Flow:
     def connector(self, *names: str) -> str | None:
         """Return a property of the connectors by any of its names: that of the flow before that of all flows."""
         return self._first(*(f"{prefix}{name}" for prefix in (f"{self.source}->{self.target}.", "") for name in names))
+
+    def worker(self, name: str) -> str | None:
+        """Return a property of the Connect workers. Those of MirrorMaker 2 itself read it with the target's alias in front."""
+        return self._first(f"{self.target}.{name}", *([name] if name.startswith(_OF_WORKERS) else []))
 
     def client(self, alias: str, name: str) -> str | None:
         """Return a property of the clients of a cluster: of the one that reads or writes records before those of all."""

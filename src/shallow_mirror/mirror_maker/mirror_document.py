@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shallow_mirror import routing
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.mirror_maker.client_settings import client_settings
 from shallow_mirror.mirror_maker.findings import Finding, Variable
@@ -17,7 +18,7 @@ _TOPICS_EXCLUDED = r".*[\-\.]internal, .*\.replica, __.*"
 _GROUPS_EXCLUDED = "console-consumer-.*, connect-.*, __.*"
 """Defaults of MirrorMaker 2."""
 
-_OWN_TOPICS = ("heartbeats", r"mm2-.*\.internal", r".*\.checkpoints\.internal")
+_OWN_TOPICS = (routing.HEARTBEATS, r"mm2-.*\.internal", r".*\.checkpoints\.internal")
 """Topics of MirrorMaker 2 itself, which it never mirrors as data."""
 
 _DEFAULT_POLICY, _IDENTITY_POLICY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
@@ -71,6 +72,9 @@ def imported_mirror(flow: Flow, where: str, *, target_name: str | None = None) -
     document |= {"groups": groups} if groups else {}
     acls = _acls(flow, where, findings)
     document |= {"acls": acls} if acls else {}
+    if _is_on(flow, "emit.heartbeats.enabled", default=False):
+        seconds = flow.connector("emit.heartbeats.interval.seconds") or "1"
+        document["heartbeats"] = {"interval": f"{_number(seconds, f'{where}: emit.heartbeats.interval.seconds')} seconds"}
     document["tables"] = f"{flow.name}-tables"
     if tasks := flow.connector("tasks.max"):
         findings.append(Finding("tasks.max", f"{tasks}: the counterpart is write.slots, 8 concurrent transactions by default"))
@@ -108,8 +112,7 @@ def _topics(flow: Flow, where: str, target_name: str | None, findings: list[Find
         if chosen is not None and chosen.rsplit(".", 1)[-1] != default:
             findings.append(Finding(name, f"{chosen} is a class of your own: write what it selects as patterns"))
     separator = flow.connector("replication.policy.separator") or "."
-    policy = flow.connector("replication.policy.class")
-    template = target_name or _template(flow, policy, separator, where)
+    template = target_template(flow, where, target_name)
     exclude = [*_patterns(flow, where, findings, _TOPICS_EXCLUDED, "topics.exclude", "topics.blacklist"), *_OWN_TOPICS]
     if "{source}" in template:
         exclude.append(rf"(.*{re.escape(separator)})?{re.escape(flow.target + separator)}.*")
@@ -133,7 +136,17 @@ def _topics(flow: Flow, where: str, target_name: str | None, findings: list[Find
     return topics
 
 
-def _template(flow: Flow, policy: str | None, separator: str, where: str) -> str:
+def target_template(flow: Flow, where: str, target_name: str | None) -> str:
+    """Return the template of target topics. `target_name`: instead of what replication.policy.class says.
+
+    Raises ConfigError for a class of its own without `target_name`, and for a template that names no topics.
+    """
+    policy = flow.connector("replication.policy.class")
+    separator = flow.connector("replication.policy.separator") or "."
+    if target_name:
+        if (problem := routing.template_problem(target_name)) is not None:
+            raise ConfigError(f"--target-name: {problem}")
+        return target_name
     kind = (policy or _DEFAULT_POLICY).rsplit(".", 1)[-1]
     if kind == _DEFAULT_POLICY:
         return f"{{source}}{separator}{{topic}}"

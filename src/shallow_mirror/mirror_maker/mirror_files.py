@@ -12,7 +12,7 @@ import yaml
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.mirror_maker.findings import Finding
-from shallow_mirror.mirror_maker.flows import flows_of
+from shallow_mirror.mirror_maker.flows import Flow, flows_of
 from shallow_mirror.mirror_maker.mirror_document import ImportedMirror, imported_mirror, unused
 from shallow_mirror.mirror_maker.properties_file import parse
 
@@ -67,8 +67,8 @@ def problems_of(mirror: ImportedMirror) -> list[str]:
     return []
 
 
-def read(path: Path, *, target_name: str | None = None) -> Import:
-    """Return the mirrors of the flows that are enabled in `path`. Raises ConfigError."""
+def read_flows(path: Path) -> list[Flow]:
+    """Return the flows that are enabled in `path`. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -76,8 +76,12 @@ def read(path: Path, *, target_name: str | None = None) -> Import:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB: it is no configuration of MirrorMaker 2")
-    where = path.name
-    flows = flows_of(parse(content.decode("latin-1"), where), where)  # as Java reads properties files
+    return flows_of(parse(content.decode("latin-1"), path.name), path.name)  # as Java reads properties files
+
+
+def read(path: Path, *, target_name: str | None = None) -> Import:
+    """Return the mirrors of the flows that are enabled in `path`. Raises ConfigError."""
+    where, flows = path.name, read_flows(path)
     mirrors = tuple(imported_mirror(flow, where, target_name=target_name) for flow in flows)
     findings = tuple(Finding(name, "is unknown, or has no counterpart") for name in unused(flows))
     return Import(path, mirrors, findings)

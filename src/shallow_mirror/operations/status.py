@@ -134,6 +134,8 @@ class StatusReport:
     """The last comparison. None without `acls.sync`."""
     quotas: AccessPass | None = None
     """The last comparison. None without `quotas.sync`."""
+    schemas: AccessPass | None = None
+    """The last comparison. None without `schemas.sync`."""
     problems: tuple[CountedProblem, ...] = ()
     """The last few of the last runs, newest last."""
     left_out: tuple[LeftOutPartition, ...] = ()
@@ -242,6 +244,9 @@ def gather_status(
         quotas=None
         if isinstance(config, RestoreConfig) or config.quotas.sync_s is None
         else planner_state.read_state(planner_state.quotas_state_path(config.checkpoint), AccessPass),
+        schemas=None
+        if isinstance(config, RestoreConfig) or config.schemas.sync_s is None
+        else planner_state.read_state(planner_state.schemas_state_path(config.checkpoint), AccessPass),
         left_out=tuple(
             left
             for left in (read_left_out(planner_state.left_out_path(config.checkpoint)) if is_running else ())

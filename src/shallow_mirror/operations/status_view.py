@@ -104,6 +104,8 @@ def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
         lines.append(_access_line("acls", report.acls))
     if report.quotas is not None:
         lines.append(_access_line("quotas", report.quotas))
+    if report.schemas is not None:
+        lines.append(_access_line("schemas", report.schemas))
     lines += _open_lines(report.open_transactions, report.at_ms)
     lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]

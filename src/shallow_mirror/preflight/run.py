@@ -14,7 +14,7 @@ from shallow_mirror.broker.admin import request_permissions
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
-from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls
+from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls, TopicControls
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
@@ -33,6 +33,7 @@ from shallow_mirror.preflight.clusters import (
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.preserved_topics import PreservedTopics
+from shallow_mirror.preflight.read_only import read_only_findings
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
@@ -164,16 +165,19 @@ class _Preflight:
     def _check_topics(self, offset_map: OffsetMap | None, handed_over: Collection[str]) -> _Topics:
         controls = NO_CONTROLS if offset_map is None else Controls.open(self._storage).read()
         positions = {} if offset_map is None else controls.forgotten.without(offset_map.positions())
-        planner = SourceOffsets(PlannerConfig.of_mirror(self._config, forgotten=controls.forgotten.topic_ids), self._source)
-        listing = planner.log_ends(self._deadline())
-        listing.require_answers()
+        mirrored = {source.topic: position.target for source, position in positions.items()}
         guard = CycleDetector(
             self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
         )
         guard.exempt(controls.without_cycle.union(handed_over))
+        planner, listing = self._list_source(controls)
+        config = guard.leave_out_new(self._config, listing.topic_ids.keys() - mirrored.keys() - set(handed_over))
+        if config is not self._config:
+            self._config = config
+            self._findings += [Finding(Level.DOUBT, "topics", sentence) for sentence in guard.left_out.values()]
+            planner, listing = self._list_source(controls)
         guard.read_registrations()
         guard.require_no_cycles(listing.topic_ids)
-        mirrored = {source.topic: position.target for source, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
         plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
@@ -188,6 +192,12 @@ class _Preflight:
             unmirrored=targets.existing_partitions(plans, is_mirrored=False),
             mirrored=targets.existing_partitions(plans, is_mirrored=True),
         )
+
+    def _list_source(self, controls: TopicControls) -> tuple[SourceOffsets, LogEnds]:
+        planner = SourceOffsets(PlannerConfig.of_mirror(self._config, forgotten=controls.forgotten.topic_ids), self._source)
+        listing = planner.log_ends(self._deadline())
+        listing.require_answers()
+        return planner, listing
 
     def _sample_topics(self, topics: _Topics, reader: SampleReader, on_progress: OnProgress) -> tuple[TopicReport, ...]:
         schema_ids = SchemaIdSampler() if self._config.schemas.has_registries else None
@@ -282,6 +292,8 @@ class _Preflight:
             of_log = request_permissions(self._source, [GROUP_LOG], self._deadline())
             self._findings += group_log_problems(of_log, self._config.groups)
         self._findings += target_right_problems(of_target, plans)
+        if self._config.acls.read_only:
+            self._findings += read_only_findings(self._config, sorted({plan.topic for plan in plans.values()}), of_target)
         return plans, targets
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:

@@ -9,5 +9,6 @@ if TYPE_CHECKING:
     from shallow_mirror.schemas.copy import copy_schemas as copy_schemas
     from shallow_mirror.schemas.registry import open_registries as open_registries
     from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT as DEFAULT_CONTEXT, Schema as Schema, SchemaId as SchemaId
+    from shallow_mirror.schemas.sync import schema_sync as schema_sync
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from shallow_mirror.verify.classify import Unchecked as Unchecked
     from shallow_mirror.verify.clusters import ClusterReader as ClusterReader
     from shallow_mirror.verify.differences import Difference as Difference, DifferenceKind as DifferenceKind
+    from shallow_mirror.verify.fingerprints import record_content as record_content
     from shallow_mirror.verify.log_comparison import compare_logs as compare_logs
     from shallow_mirror.verify.progress import (
         OnProgress as OnProgress,

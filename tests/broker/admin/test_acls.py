@@ -24,6 +24,7 @@ def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none
     def response(body: Any) -> None:
         body.authorized_operations = {Operation.CREATE, 12}
         body.topics[0].authorized_operations = {Operation.READ, Operation.DESCRIBE}
+        body.topics[1].authorized_operations = set()
 
     fake.alter_responses("Metadata", response)
     rights = request_permissions(client, ["t", "missing"], clock.deadline())

@@ -26,6 +26,7 @@ class FakeClusters:
     target_end: int = 90
     is_fenced: bool = False
     are_groups_moved: bool = False
+    is_read_only: bool = True
     topic_id: str | None = "old"
     kept: list[tuple[int, int]] = field(default_factory=list)
     is_back_allowed: bool = False
@@ -48,6 +49,9 @@ class FakeFailover:
     def __init__(self, world: FakeClusters, kill: Kill) -> None:
         self._world, self._kill = world, kill
 
+    def topics(self) -> list[str]:
+        return ["orders"]
+
     def problems(self) -> list[str]:
         self._kill()
         return []
@@ -58,8 +62,16 @@ class FakeFailover:
         self._kill()
         return {"partitions": [], "seen_at_ms": None, "open": []}
 
+    def open_topics(self) -> int:
+        assert self._world.is_fenced, "the mirror would deny others again"
+        self._kill()
+        self._world.is_read_only = False
+        self._kill()
+        return 1
+
     def move_groups(self) -> Detail:
         assert self._world.is_fenced, "late records could come before those of the applications"
+        assert not self._world.is_read_only, "applications start behind this step"
         self._kill()
         self._world.are_groups_moved = True
         self._kill()

@@ -72,3 +72,24 @@ def test_a_topic_that_is_continued_came_from_the_target_and_is_no_cycle(tmp_path
     cycles.require_no_cycles(["orders"])
     with pytest.raises(ConfigError, match="source topic bills is a copy of bills made by mirror there"):
         cycles.require_no_cycles(["orders", "bills"])
+
+
+def test_a_new_topic_that_the_other_mirror_of_a_migration_would_copy_back_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(
+        mirror="there", source_cluster_id="two", source_alias="east", target_name="{topic}", include=(".*",), exclude=("c",)
+    )
+    monkeypatch.setattr(cycle_detection, "read_group_notes", lambda *_, **__: {"there-origin": [origin.build(10_000)]})
+    config = _config(tmp_path)
+    cycles = CycleDetector(config, source_cluster_id="one", target_cluster_id="two")
+    assert cycles.leave_out_new(config, ["b.c"]) is config, "without a migration it is refused"
+    cycles.exempt(frozenset({"a"}))
+    assert cycles.leave_out_new(config, ["c"]) is config, "the other mirror does not copy it"
+    left = cycles.leave_out_new(config, ["b.c", "c"])
+    assert not left.topics.is_included("b.c")
+    assert left.topics.is_included("bxc")
+    assert dict(cycles.left_out) == {
+        "b.c": "source topic b.c appeared after a migration and is not copied: mirror there would copy it back"
+    }
+    cycles.require_no_cycles(["a", "c"])

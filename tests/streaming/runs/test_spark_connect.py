@@ -53,7 +53,8 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 CLIENT = """
 import sys
 from pyspark.sql import SparkSession
-from shallow_mirror import Mirror
+from shallow_mirror import Mirror, spark_connect
+spark_connect.USED_EVERY_S = 3.0
 Mirror.from_file(sys.argv[1]).run(SparkSession.builder.remote(sys.argv[2]).create())
 """
 
@@ -256,7 +257,7 @@ def port_with_delta(no_child_process_is_left: None, tmp_path_factory: pytest.Tem
         "spark.jars": ",".join(map(str, delta_jars())),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.connect.session.manager.defaultSessionTimeout": "45s",
+        "spark.connect.session.manager.defaultSessionTimeout": "90s",
         "spark.connect.session.manager.maintenanceInterval": "1s",
     }
     with connect_server(tmp_path_factory.mktemp("delta"), port, further=further):
@@ -271,6 +272,7 @@ def catalog_tables(port_with_delta: int, tmp_path: Path) -> str:
     return f"catalog:spark_catalog.{tmp_path.name}"
 
 
+@pytest.mark.timeout(600)
 def test_tables_of_a_catalog_survive_a_killed_client_and_idle_sessions(
     source_cluster: LocalKafka,
     target_cluster: LocalKafka,
@@ -308,7 +310,7 @@ def test_tables_of_a_catalog_survive_a_killed_client_and_idle_sessions(
     running.start()
     try:
         wait_for("the rest", lambda: read_values(target, topic_name)[-1:] == ["after the kill"])
-        time.sleep(60)  # longer than the server keeps a session that is not used
+        time.sleep(105)  # longer than the server keeps a session that is not used
         write(source, topic_name, ["after a rest"])
         wait_for("the record after a rest", lambda: read_values(target, topic_name)[-1:] == ["after a rest"])
     finally:

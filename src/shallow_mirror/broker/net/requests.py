@@ -42,6 +42,8 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
     HeartbeatRequest,
@@ -106,6 +108,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
+    "ListTransactions": (ListTransactionsRequest, ListTransactionsResponse, 0),
     "WriteTxnMarkers": (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
     "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
@@ -137,6 +140,7 @@ _SINCE = {
     "DescribeClientQuotas": "2.8",
     "AlterClientQuotas": "2.8",
     "DescribeTransactions": "3.0",
+    "ListTransactions": "3.0",
     "ListLocalOffsets": "3.5",
     "ListGroups": "2.6",
     "DeleteGroups": "2.4",

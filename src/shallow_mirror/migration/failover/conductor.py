@@ -6,14 +6,19 @@ the open step again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from shallow_mirror.config.failover_config import FailoverConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Owner, Reports as MigrationReports
 from shallow_mirror.migration.failover.state import KEEPING, FailoverState, state_of
-from shallow_mirror.migration.failover.steps import Step, Way
+from shallow_mirror.migration.failover.steps import Step, Way, steps_of
+from shallow_mirror.migration.hooks.hook_call import Call, call_hook
+from shallow_mirror.migration.hooks.hook_runner import HookRunner
+from shallow_mirror.migration.hooks.hook_state import due_hooks
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.observations import MirrorRun, named
 from shallow_mirror.migration.sentences import not_running
@@ -36,8 +41,10 @@ class Effects(Protocol):
     def back_file(self) -> str | None: ...
     @property
     def starts_back(self) -> bool: ...
+    def topics(self) -> list[str]: ...
     def problems(self) -> list[str]: ...
     def fence(self) -> Detail: ...
+    def open_topics(self) -> int: ...
     def move_groups(self) -> Detail: ...
     def count_losses(self, state: FailoverState, /) -> Detail: ...
     def back_problems(self, state: FailoverState, /) -> list[str]: ...
@@ -64,18 +71,48 @@ class Reports(MigrationReports, Protocol):
 
 
 class FailoverConductor:
-    def __init__(self, owner: Owner, effects: Effects, reports: Reports, clock: Clock, way: Way, *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        config: FailoverConfig,
+        owner: Owner,
+        effects: Effects,
+        reports: Reports,
+        clock: Clock,
+        way: Way,
+        *,
+        waits: bool = True,
+        skipped_hooks: Collection[str] = (),
+        call: Call = call_hook,
+    ) -> None:
         """Perform nothing yet. Without `waits`, WaitsForOutsideError is raised where somebody outside has to act."""
+        self._config = config
         self._owner, self._effects, self._reports, self._clock, self._way = owner, effects, reports, clock, way
         self._waiting = Waiting(way.value, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
+        self._hooks = HookRunner(
+            waiting=self._waiting,
+            clock=clock,
+            says=lambda sentence: reports.says(f"{way}: {sentence}"),
+            append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
+            document=self._hook_document,
+            id_of=lambda hooks: f"{config.failover}/{way}/{hooks.reopenings}",
+            command=f"shallow-mirror failover {'run' if way is Way.OUT else 'back'} {shlex.quote(config.path)}",
+            skipped=skipped_hooks,
+            call=call,
+        )
 
     def run(self) -> FailoverState:
-        """Perform every step that is not done. Raises ConfigError, WaitsForOutsideError, FencedError, RecoverNeededError."""
+        """Perform every step that is not done. Raises ConfigError, WaitsForOutsideError, FencedError, RecoverNeededError.
+
+        Raises HookFailedError before the mirror is fenced; behind that, and on the way back, a hook is called until it succeeds.
+        """
         state = self.state()
         if self._way not in state.begun_at:
             self._append(BEGUN)
+        last = steps_of(self._way)[-1].step
         while (info := state.next_step(self._way)) is not None:
+            if self._call_hooks(state, list(state.done), info.step):
+                state = self.state()
             self._waiting.begin(info.step)
             self._reports.step_begun(self._way, info.step)
             began_s = self._clock.monotonic()
@@ -83,11 +120,27 @@ class FailoverConductor:
             if isinstance(found, Step):
                 self._append(REOPENED, step=found)
             else:
+                if info.step is last:  # once it is recorded, no call continues
+                    self._call_hooks(state, [*state.done, last], None)
                 detail = {**found, "seconds": round(self._clock.monotonic() - began_s, 3)}
                 self._append(DONE, step=info.step, detail=detail)
                 self._reports.step_done(self._way, info.step, detail)
             state = self.state()
         return state
+
+    def _call_hooks(self, state: FailoverState, done: Sequence[Step], following: Step | None) -> bool:
+        own = {info.step.value for info in steps_of(self._way)}
+        due = due_hooks([hook for hook in self._config.hooks if hook.place[1] in own], state.hooks, done, following, list(Step))
+        if due:
+            self._waiting.begin(done[-1] if following is None else following)
+            self._hooks.run(due, state.hooks, may_end=self._way is Way.OUT and Step.FENCE not in state.done)
+        return bool(due)
+
+    def _hook_document(self) -> Mapping[str, Any]:
+        sides = (self._effects.source_alias, self._effects.target_alias)
+        left, other = sides if self._way is Way.OUT else sides[::-1]
+        topics = self._retried(self._effects.topics)
+        return {"failover": self._config.failover, "direction": self._way.value, "from": left, "to": other, "topics": topics}
 
     def state(self) -> FailoverState:
         return state_of(self._retried(self._owner.rows))
@@ -101,6 +154,8 @@ class FailoverConductor:
                 return {}
             case Step.FENCE:
                 return self._retried(effects.fence)
+            case Step.ADMIT_WRITERS:
+                return {"acls": self._retried(effects.open_topics)}
             case Step.MOVE_GROUPS:
                 return self._retried(effects.move_groups)
             case Step.REPORT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position
@@ -32,11 +34,12 @@ from shallow_mirror.migration.failover.divergence import Divergence
 from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, losses_of, to_count
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import LogEnds, MirrorRun, named, open_partitions
 from shallow_mirror.migration.passage import run_of
-from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups
+from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups, missing_to_change_acls
 from shallow_mirror.migration.reverse_mirror import reverse_positions
 from shallow_mirror.migration.session import Options, run_migration
 from shallow_mirror.migration.state import Phase
@@ -107,6 +110,10 @@ class FailoverEffects:
                 self._source_answered = False
         return self._source_answered
 
+    def topics(self) -> list[str]:
+        """Return the source topics of the map."""
+        return sorted({source.topic for source in OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions()})
+
     def problems(self) -> list[str]:
         """Return everything that is in the way of the fail-over."""
         mirror = self.files.mirror
@@ -129,7 +136,10 @@ class FailoverEffects:
         problems += self._preserved_problems(offset_map.positions().values())
         view = UserView(self._target, mirror.target_cluster_name)
         problems += missing_in_transactions(view, transactional_id(mirror.mirror, 0), "the mirror's transactions are resolved")
+        if mirror.acls.read_only:
+            problems += missing_to_change_acls(view, "the Deny ACLs of acls.read_only are deleted there")
         problems += missing_on_groups(view, self.recorded_groups(), "the groups' offsets are committed there")
+        problems += unready(self.files.config.hooks)
         return problems
 
     def _preserved_problems(self, positions: Collection[Position]) -> list[str]:
@@ -154,7 +164,7 @@ class FailoverEffects:
     def fence(self) -> Detail:
         """End the mirror for good and resolve its transactions. Return where it ended."""
         mirror = self.files.mirror
-        topics = sorted({source.topic for source in OffsetMap.open(self._storage, mirror=mirror.mirror).positions()})
+        topics = self.topics()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         # Before the take-over: a run that starts meanwhile is ended by one of the two.
         if new := [topic for topic in topics if topic not in controls.read().failed_over]:
@@ -190,6 +200,10 @@ class FailoverEffects:
     def _end_of(position: Position, ends: Mapping[TopicPartition, Any]) -> int:
         log = ends.get(position.target.topic_partition)
         return log.end if log is not None and position.shared_producer_id is not None else 0
+
+    def open_topics(self) -> int:
+        """Let others write to the topics at the target. Return how many Deny ACLs were deleted."""
+        return open_topics(self.files.mirror, None)
 
     def report_groups(self, as_of: datetime, *, is_applied: bool) -> GroupsReport | None:
         """Translate the recorded offsets, and commit them if `is_applied`. None: nothing was recorded."""
@@ -296,6 +310,7 @@ class FailoverEffects:
         taken = sorted(files.kept_topic(topic) for topic in topics if files.kept_topic(topic) in topics)
         if taken:
             problems.append(f"back.kept: {named(taken)} is a mirrored topic: give another name")
+        problems += unready([*files.config.hooks, *files.config.back.hooks])
         if reverse_positions(back):
             problems.append(
                 f"mirror {back.mirror} has run before the old topics were deleted: give it another mirror id and other tables"
@@ -386,7 +401,10 @@ class FailoverEffects:
 
     def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
         """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call."""
-        state = run_migration(self.migration(topics, groups), self.reports, self.options)
+        hooks = {hook.name for hook in self.files.config.back.hooks}
+        command = f"shallow-mirror failover back {shlex.quote(self.files.config.path)}"
+        options = replace(self.options, skipped_hooks=self.options.skipped_hooks & hooks, command=command)
+        state = run_migration(self.migration(topics, groups), self.reports, options)
         wave = state.waves["back"]
         if wave.phase is not Phase.MOVED:
             raise ConfigError(f"the wave back is {wave.phase}")
@@ -407,6 +425,7 @@ class FailoverEffects:
                 }
             ],
             "writers": config.writers.model_dump(mode="json"),
+            "hooks": [hook.model_dump(mode="json") for hook in config.back.hooks],
             "tables": f"{config.tables}/back",
             "storage": config.storage.model_dump(mode="json"),
         }

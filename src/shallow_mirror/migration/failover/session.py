@@ -95,13 +95,17 @@ def _perform(
     files: FailoverFiles, effects: FailoverEffects, reports: Reports, options: Options, state: FailoverState, way: Way
 ) -> FailoverState:
     config = files.config
+    options.require_hooks([*config.hooks, *config.back.hooks])
     require_sole(state.conductor, options)
     if way not in state.begun_at:
         problems = effects.problems() if way is Way.OUT else effects.back_problems(state)
         if problems:
             raise ConfigError(problems)
     with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
-        return FailoverConductor(owner, effects, reports, options.clock, way, waits=options.waits).run()
+        conductor = FailoverConductor(
+            config, owner, effects, reports, options.clock, way, waits=options.waits, skipped_hooks=options.skipped_hooks
+        )
+        return conductor.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
+from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, NO_HOOKS, HookState
 from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
 
 ABORTING, ABORTED_OUT = "aborting", "aborted"
@@ -27,6 +28,7 @@ class FailoverState:
     """The first row of each way."""
     keeping: Sequence[Mapping[str, Any]] = ()
     """Ranges of the old source that are, or were, copied."""
+    hooks: HookState = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
     conductor: ConductorState | None = None
@@ -56,6 +58,8 @@ class FailoverState:
 
     def next_step(self, way: Way) -> StepInfo | None:
         """Return the step that is performed next; None if all of the way are done."""
+        if steps_of(way)[-1].step in self.done:
+            return None  # also one of an earlier release, which had fewer steps
         return next((info for info in steps_of(way) if info.step not in self.done), None)
 
 
@@ -65,6 +69,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     done_at: dict[Step, datetime] = {}
     begun_at: dict[Way, datetime] = {}
     keeping: list[Mapping[str, Any]] = []
+    hooks = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     is_aborting, aborted_at = False, None
     for row in rows:
@@ -85,6 +90,9 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
             order = [info.step for info in steps_of(Way(row.wave))]
             for step in order[order.index(Step(row.step)) :]:
                 done.pop(step, None)
+            hooks = hooks.reopened(row.step, list(Step))
+        elif row.event in (HOOK_BEGUN, HOOK_DONE):
+            hooks = hooks.after(row)
         elif row.event == KEEPING:
             keeping += row.detail["writes"]
     return FailoverState(
@@ -92,6 +100,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
         done_at=done_at,
         begun_at=begun_at,
         keeping=tuple(keeping),
+        hooks=hooks,
         waiting=waiting,
         conductor=conductor_of(rows),
         is_aborting=is_aborting,

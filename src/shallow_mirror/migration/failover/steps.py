@@ -5,22 +5,12 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from shallow_mirror.config.failover_steps import Step as Step
+
 
 class Way(enum.StrEnum):
     OUT = "fail-over"
     BACK = "fail-back"
-
-
-class Step(enum.StrEnum):
-    CHECK = "check"
-    FENCE = "fence the mirror"
-    MOVE_GROUPS = "move groups"
-    REPORT = "report"
-    CHECK_BACK = "check the way back"
-    KEEP = "keep diverged records"
-    DELETE = "delete old topics"
-    FILL = "fill old topics"
-    HAND_BACK = "hand back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +32,11 @@ _OUT = (
         step=Step.FENCE,
         does="ends the mirror {mirror} for good, and resolves its transactions at {target}",
         leaves="read_committed consumers wait for nothing; no late record comes",
+    ),
+    StepInfo(
+        step=Step.ADMIT_WRITERS,
+        does="deletes the Deny ACLs of the mirror at {target} (acls.read_only)",
+        leaves="writers may write there",
     ),
     StepInfo(
         step=Step.MOVE_GROUPS,

@@ -66,6 +66,10 @@ def plan_text(plan: FailoverPlan, files: FailoverFiles) -> str:
         lines.append(f"  {number}. {info.step}: {info.does}; leaves: {info.leaves}")
         if info.outside is not None:
             lines.append(f"     outside: {info.outside}")
+        hooks = [hook for hook in files.config.hooks if hook.place[1] == info.step]
+        lines += [f"     hook {view.hook_sentence(hook)}" for hook in hooks]
+        if info.step is Step.HAND_BACK:
+            lines += [f"     hook at {hook.place[1]}: {view.hook_sentence(hook)}" for hook in files.config.back.hooks]
     if plan.way is Way.OUT and not plan.problems:
         lines += _planned_groups(plan)
         if plan.source_answers:

@@ -102,7 +102,8 @@ def _path(scratch: Scratch, name: str) -> Path:
 def _scratch_mirror(mirror: MirrorConfig, scratch: Scratch, name: str) -> MirrorConfig:
     """Return the settings of a real mirror for scratch names.
 
-    Left out is what would reach beyond them (ACLs, quotas, the port of the metrics), and where the real one begins.
+    Left out is what would reach beyond them (ACLs, quotas, schemas, heartbeats, the port of the metrics), and where the real one
+    begins.
     """
     topics = mirror.topics.model_copy(
         update={
@@ -123,6 +124,8 @@ def _scratch_mirror(mirror: MirrorConfig, scratch: Scratch, name: str) -> Mirror
             "groups": mirror.groups.model_copy(update=groups),
             "acls": type(mirror.acls)(),
             "quotas": type(mirror.quotas)(),
+            "schemas": type(mirror.schemas)(),
+            "heartbeats": type(mirror.heartbeats)(),
             "metrics": type(mirror.metrics)(),
             "tables": str(scratch.folder / name),
             "tables_writer": "deltalake",

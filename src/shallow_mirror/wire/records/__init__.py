@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shallow_mirror.wire.records.legacy_formats import convert_legacy as convert_legacy
     from shallow_mirror.wire.records.placed_batches import Placement as Placement, place as place
     from shallow_mirror.wire.records.placed_queue import PlacedQueue as PlacedQueue
+    from shallow_mirror.wire.records.record_builder import build_record as build_record
     from shallow_mirror.wire.records.send_buffer import (
         Outgoing as Outgoing,
         Rewritten as Rewritten,

@@ -10,6 +10,7 @@ behind the first frame of LZ4 and behind the last whole member of gzip, and read
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import struct
 import zlib
@@ -71,9 +72,12 @@ def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
     return memoryview(_DECOMPRESSORS[codec](block, max_bytes))
 
 
-def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
-    """Compress to one block in the framing of Java's producer. Raises ConfigError without the codec's library."""
-    return block if codec is Codec.NONE else _COMPRESSORS[codec](block)
+def compress(block: memoryview, codec: Codec, level: int | None = None) -> bytes | memoryview:
+    """Compress to one block in the framing of Java's producer. Raises ConfigError without the codec's library.
+
+    `level`: of gzip, lz4 or zstd, as its library counts; None: its default, of zstd 1.
+    """
+    return block if codec is Codec.NONE else _COMPRESSORS[codec](block, level)
 
 
 def _decompress_gzip(block: memoryview, max_bytes: int) -> bytes:
@@ -239,12 +243,12 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (32 - bits)) & _32_BITS
 
 
-def _compress_gzip(block: memoryview) -> bytes:
-    encoder = zlib.compressobj(wbits=_GZIP_FRAMING)
+def _compress_gzip(block: memoryview, level: int | None) -> bytes:
+    encoder = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, wbits=_GZIP_FRAMING)
     return encoder.compress(block) + encoder.flush()
 
 
-def _compress_snappy(block: memoryview) -> bytes:
+def _compress_snappy(block: memoryview, _level: int | None) -> bytes:
     cramjam = _library("cramjam")
     out = [_XERIAL_MAGIC + _XERIAL_VERSIONS]
     for start in range(0, len(block), _XERIAL_PART_BYTES):
@@ -253,13 +257,14 @@ def _compress_snappy(block: memoryview) -> bytes:
     return b"".join(out)
 
 
-def _compress_lz4(block: memoryview) -> bytes:
+def _compress_lz4(block: memoryview, level: int | None) -> bytes:
     frame = _library("lz4.frame")
-    return bytes(frame.compress(block, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False))
+    options = {"block_size": frame.BLOCKSIZE_MAX64KB, "block_linked": False, "store_size": False}
+    return bytes(frame.compress(block, compression_level=level or frame.COMPRESSIONLEVEL_MIN, **options))
 
 
-def _compress_zstd(block: memoryview) -> bytes:
-    with _ZSTD_COMPRESSORS.borrow() as compressor:
+def _compress_zstd(block: memoryview, level: int | None) -> bytes:
+    with _zstd_compressors(_ZSTD_LEVEL if level is None else level).borrow() as compressor:
         return bytes(compressor.compress(block))
 
 
@@ -281,7 +286,11 @@ class _Contexts:
         self._idle.append(context)
 
 
-_ZSTD_COMPRESSORS = _Contexts(lambda: _library("zstandard").ZstdCompressor(level=_ZSTD_LEVEL))
+@functools.cache
+def _zstd_compressors(level: int) -> _Contexts:
+    return _Contexts(lambda: _library("zstandard").ZstdCompressor(level=level))
+
+
 _ZSTD_DECOMPRESSORS = _Contexts(lambda: _library("zstandard").ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES))
 
 
@@ -302,7 +311,7 @@ _DECOMPRESSORS: dict[Codec, Callable[[memoryview, int], bytes]] = {
     Codec.ZSTD: _decompress_zstd,
 }
 
-_COMPRESSORS: dict[Codec, Callable[[memoryview], bytes]] = {
+_COMPRESSORS: dict[Codec, Callable[[memoryview, int | None], bytes]] = {
     Codec.GZIP: _compress_gzip,
     Codec.SNAPPY: _compress_snappy,
     Codec.LZ4: _compress_lz4,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from shallow_mirror.wire.batches.batch_builder import build_batch
 from shallow_mirror.wire.batches.batch_index import BatchIndex
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK
-from shallow_mirror.wire.protocol.primitives import uvarint
+from shallow_mirror.wire.records.record_builder import build_record
 
 FILLER_OFFSET_DELTA = -(1 << 30)
 
@@ -32,10 +32,7 @@ MOST_FILLERS = 90_000
 
 def filler_record(key: bytes | None) -> bytes:
     """Return one filler record: no value, no headers, timestamp delta 0."""
-    body = b"\x00" + _varint(0) + _varint(FILLER_OFFSET_DELTA)
-    body += _varint(-1) if key is None else _varint(len(key)) + key
-    body += _varint(-1) + _varint(0)
-    return _varint(len(body)) + body
+    return build_record(key, None, offset_delta=FILLER_OFFSET_DELTA)
 
 
 @dataclass(frozen=True)
@@ -69,10 +66,6 @@ class Fillers:
                 last_offset_delta=count - 1,
             )
         )
-
-
-def _varint(value: int) -> bytes:
-    return uvarint((value << 1) ^ (value >> 63))
 
 
 def find_fillers(index: BatchIndex, records: memoryview) -> npt.NDArray[np.bool_]:

@@ -6,6 +6,7 @@ from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shallow_mirror.broker.produce.txn.coordinator_requests import BegunRequest as BegunRequest
+    from shallow_mirror.broker.produce.txn.listed_transactions import list_transactional_ids as list_transactional_ids
     from shallow_mirror.broker.produce.txn.transactions import (
         CoordinatorState as CoordinatorState,
         EndTxnAnswer as EndTxnAnswer,

@@ -1,0 +1,154 @@
+"""Pure: whether a micro-batch of a DataFrame sink is to be written, as the table says (docs/design/dataframe-sink.md).
+
+Asked by the owner of the table only, after its recovery: nobody else decides between the question and the decision.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shallow_mirror.checkpoints import DecidedSegment, WrittenBy
+from shallow_mirror.errors import ConfigError, MicroBatchInDoubtError
+
+OnDoubt = Literal["stop", "skip", "repeat"]
+"""What becomes of a micro-batch that is committed in part: an error, no further write (records may be missing), or all of it
+once more (records may be there twice)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContent:
+    """The records of a slot as they came from Spark: how many, and their checksum (`ContentDigest`)."""
+
+    record_count: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchId:
+    """A micro-batch of a streaming query, or with `job_id` what a batch job writes."""
+
+    query_id: str | None = None
+    batch_id: int | None = None
+    job_id: str | None = None
+    source_offsets: str | None = None
+    """The ends of all sources, as Spark's log of offsets has them; None of a job, and if Spark does not tell."""
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} of query {self.query_id}" if self.job_id is None else f"job {self.job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMicroBatch:
+    """A micro-batch as the table has it. `slots`: those whose records are all there."""
+
+    id: MicroBatchId
+    record_count: int
+    slots: Mapping[int, SlotContent]
+    found_count: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.found_count >= self.record_count  # more, if the operator had it repeated
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[DecidedSegment]) -> RecordedMicroBatch | None:
+        """Return the micro-batch of these rows, all of one; None if there is no row."""
+        counts: defaultdict[int, int] = defaultdict(int)
+        contents: dict[int, SlotContent] = {}
+        written_by: WrittenBy | None = None
+        for row in rows:
+            written_by = row.written_by
+            assert written_by is not None
+            counts[written_by.slot] += row.segment.record_count
+            contents[written_by.slot] = SlotContent(written_by.slot_record_count, written_by.slot_crc32c)
+        if written_by is None:
+            return None
+        of = MicroBatchId(
+            query_id=written_by.query_id,
+            batch_id=written_by.batch_id,
+            job_id=written_by.job_id,
+            source_offsets=written_by.source_offsets,
+        )
+        whole = {slot: content for slot, content in contents.items() if counts[slot] == content.record_count}
+        return cls(of, written_by.micro_batch_record_count, whole, sum(counts.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`is_written`: there is nothing to do. `committed`: slots to be compared instead of written."""
+
+    is_written: bool
+    committed: Mapping[int, SlotContent] = field(default_factory=dict)
+    record_count: int | None = None
+    """Of the whole micro-batch, if it was decided before; None: as many as there are."""
+
+
+WRITE = Plan(is_written=False)
+WRITTEN = Plan(is_written=True)
+
+
+def plan_micro_batch(
+    batch: MicroBatchId,
+    newest: RecordedMicroBatch | None,
+    same: RecordedMicroBatch | None,
+    *,
+    follows: str | None,
+    on_doubt: OnDoubt,
+) -> Plan:
+    """Return the plan of a micro-batch.
+
+    `newest`: the newest one of any query; `same`: the one with this id. `follows`: id of the query that this one replaces.
+    Raises ConfigError if it may hold records that were written under another id, MicroBatchInDoubtError if only a part of it was
+    committed, and what is left to write cannot be told.
+    """
+    if batch.job_id is None and newest is not None:
+        _require_next(batch, newest.id, same, follows)
+    if same is None:
+        return WRITE
+    if same.is_complete or on_doubt == "skip":
+        return WRITTEN
+    if on_doubt == "repeat":
+        return WRITE
+    if sum(content.record_count for content in same.slots.values()) != same.found_count:
+        raise MicroBatchInDoubtError(
+            f"{batch} was committed in part, {same.found_count} of {same.record_count} records, and of a slot only in some "
+            "partitions: a replay does not show which records are missing"
+        )
+    return Plan(is_written=False, committed=same.slots, record_count=same.record_count)
+
+
+def _require_next(batch: MicroBatchId, newest: MicroBatchId, same: RecordedMicroBatch | None, follows: str | None) -> None:
+    """Raise ConfigError unless the micro-batch comes behind the newest one, or is a replay (invariants C and D)."""
+    assert batch.batch_id is not None
+    assert newest.batch_id is not None
+    if newest.query_id != batch.query_id:
+        if same is None and follows == newest.query_id:
+            return
+        raise ConfigError(_of_another_query(batch, newest))
+    if batch.batch_id > newest.batch_id:
+        return
+    recorded = None if same is None else same.id.source_offsets
+    if None not in (recorded, batch.source_offsets):
+        is_replay = recorded == batch.source_offsets
+    else:  # only the newest one may not be recorded as done in Spark's checkpoint
+        is_replay = same is not None and batch.batch_id == newest.batch_id
+    if not is_replay:
+        raise ConfigError(
+            f"{batch} is neither the newest one, {newest}, nor has it the source offsets of the one that was written under this "
+            f"id: its checkpoint is older than the tables. Restore the newest checkpoint, or begin a new query {_behind(newest)}"
+        )
+
+
+def _of_another_query(batch: MicroBatchId, newest: MicroBatchId) -> str:
+    return (
+        f"{batch}: the newest one that was written is {newest}, of another query. A new checkpoint begins at batch 0 again, and "
+        f"may read again what is written already. Begin this query {_behind(newest)}"
+    )
+
+
+def _behind(newest: MicroBatchId) -> str:
+    offsets = f" ({newest.source_offsets})" if newest.source_offsets is not None else ""
+    return f"behind the source offsets of {newest}{offsets}, and give the sink follows={newest.query_id!r}"

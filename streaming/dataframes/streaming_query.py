@@ -1,0 +1,61 @@
+"""Driver: which micro-batch of which query foreachBatch was called with, as far as Spark tells."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.records import MicroBatchId
+from shallow_mirror.spark_connect import is_connect
+
+_log = logging.getLogger(__name__)
+
+_QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
+"""Local properties of the thread of a query (StreamExecution)."""
+
+
+def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, str]:
+    """Return the micro-batch that the DataFrame of foreachBatch is, and the run of its query. `sink`: the name of the sink.
+
+    Raises ConfigError outside of foreachBatch, and if Spark Connect does not tell which query runs.
+    """
+    spark = rows.sparkSession
+    if is_connect(spark):
+        query_id, run_id = _query_of_connect(spark, sink)
+        return MicroBatchId(query_id=query_id, batch_id=batch_id), run_id
+    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    if query_id is None:
+        raise ConfigError("the sink was not called by foreachBatch: a batch job calls `write(dataframe, job_id=...)`")
+    offsets = _source_offsets(spark, query_id, batch_id)
+    run_id = str(spark.sparkContext.getLocalProperty(_RUN_ID))
+    return MicroBatchId(query_id=query_id, batch_id=batch_id, source_offsets=offsets), run_id
+
+
+def _query_of_connect(spark: Any, sink: str) -> tuple[str, str]:
+    """Return query id and run id. The worker of foreachBatch is not told, but lists the queries of its session."""
+    active = spark.streams.active
+    chosen = [query for query in active if query.name == sink] or active
+    if len(chosen) != 1:
+        raise ConfigError(
+            f"Spark Connect runs {len(active)} queries in this session and does not tell which one this micro-batch is of: "
+            f"name the query as the sink, queryName({sink!r})"
+        )
+    return str(chosen[0].id), str(chosen[0].runId)
+
+
+def _source_offsets(spark: Any, query_id: str, batch_id: int) -> str | None:
+    """Return the ends of all sources from Spark's log of offsets, which it writes in front of the micro-batch.
+
+    None if this Spark does not have these internals: then batch ids alone identify a micro-batch.
+    """
+    try:
+        queries = spark._jsparkSession.sharedState().activeStreamingQueries()
+        query = queries.get(spark.sparkContext._jvm.java.util.UUID.fromString(query_id))
+        offsets = query.offsetLog().get(batch_id)
+        return str(offsets.get().toString()) if offsets.isDefined() else None
+    except (Py4JError, AttributeError, TypeError) as error:
+        _log.info("this Spark does not tell the source offsets of a micro-batch: %s", str(error).partition("\n")[0])
+        return None

@@ -1,0 +1,118 @@
+"""`acls.read_only` on real brokers with an authorizer: what it denies, what it leaves alone, and what `preflight` says of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support import mirror_runs as runs
+from tests.support.guarded_clusters import (
+    ANNA,
+    MIRROR,
+    PASSWORD,
+    PASSWORD_VARIABLE,
+    Guarded,
+    client,
+    guarded_pair,
+    super_user,
+)
+
+from shallow_mirror.access.read_only import ReadOnlyPasses, ReadOnlyTopics, writable_topics
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import Operation, request_permissions
+from shallow_mirror.broker.admin.access import Acl, AclClient, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.preflight import preflight_mirror
+
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
+
+__all__ = ["guarded_pair"]
+
+OWN = f"User:{MIRROR}"
+ON_CLUSTER = ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster")
+
+
+@pytest.fixture
+def config(guarded_pair: Guarded, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MirrorConfig]:
+    """Return a mirror that keeps its target read-only, whose user has no permission yet. Its topic is on both clusters."""
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+    source, target = guarded_pair
+    for node in guarded_pair:
+        runs.create_topic(node.bootstrap, topic_name)
+    document = {
+        **runs.document(source.bootstrap, target.bootstrap, [topic_name], acls={"read_only": True}),
+        "target": {"alias": "west", "client": client(target, MIRROR)},
+    }
+    yield MirrorConfig.from_document(document, folder=tmp_path)
+    super_user(target).delete(list(super_user(target).read()))
+
+
+def grant(node: LocalKafka, *acls: Acl) -> None:
+    assert super_user(node).create(acls) == {}
+    runs.wait_for("the ACLs", lambda: set(acls) <= super_user(node).read())
+
+
+def findings(config: MirrorConfig) -> str:
+    return "\n".join(finding.what for finding in preflight_mirror(config).findings)
+
+
+def may_write(node: LocalKafka, user: str, topic: str) -> bool:
+    with closing(Cluster(ClientConfig.from_properties(client(node, user)))) as cluster:
+        permissions = request_permissions(cluster, [topic], Deadline.after_ms(20_000, time.monotonic))
+    return Operation.WRITE in (permissions.topics[topic] or ())
+
+
+def test_everybody_else_is_denied_while_the_mirror_copies_and_preflight_names_what_stands_against_that(
+    guarded_pair: Guarded, config: MirrorConfig, topic_name: str, tmp_path: Path
+) -> None:
+    node, topic = guarded_pair.target, ResourcePattern(ResourceKind.TOPIC, topic_name)
+    assert "acls.read_only cannot be kept: target cluster west: reading ACLs" in findings(config)
+    grant(node, Acl(ON_CLUSTER, OWN, AclOperation.DESCRIBE))
+    found = findings(config)
+    assert "acls.read_only cannot be kept: grant Alter on the cluster" in found
+    assert "no ACL names it: with allow.everyone.if.no.acl.found" in found
+    everybody = Acl(topic, "User:*", AclOperation.WRITE)
+    grant(node, Acl(ON_CLUSTER, OWN, AclOperation.ALTER), everybody)
+    assert f"lets everybody write, and a Deny would stop the mirror as well: replace {everybody}" in findings(config)
+    super_user(node).delete([everybody])
+    anna = Acl(topic, f"User:{ANNA}", AclOperation.WRITE)
+    grant(node, anna)
+    assert f"no Allow Write names {OWN}" in findings(config)
+    grant(node, Acl(topic, OWN, AclOperation.ALL))
+    assert "read_only" not in findings(config)
+
+    passes = opened(config, tmp_path, topic_name)
+    done = passes.run_pass(datetime.now(UTC))
+    assert (done.created, done.problem) == (1, None)
+    runs.wait_for("the end of anna's permission", lambda: not may_write(node, ANNA, topic_name))
+    assert may_write(node, MIRROR, topic_name)
+    assert passes.topics.open_topics([topic_name]) == 1
+    runs.wait_for("anna's permission", lambda: may_write(node, ANNA, topic_name))
+
+    # Under another name of its own the mirror would deny itself: for a moment it does.
+    misnamed = opened(config, tmp_path, topic_name, own=f"User:{ANNA}")
+    problem = misnamed.run_pass(datetime.now(UTC)).problem or misnamed.run_pass(datetime.now(UTC)).problem
+    assert problem is not None
+    assert f"User:{ANNA} is not the mirror's own principal" in problem
+    runs.wait_for("the mirror's permission", lambda: may_write(node, MIRROR, topic_name))
+    assert may_write(node, ANNA, topic_name)
+
+
+def opened(config: MirrorConfig, folder: Path, topic: str, own: str = OWN) -> ReadOnlyPasses:
+    target = AclClient(config.target.client, "target cluster west")
+    return ReadOnlyPasses(
+        own=own,
+        target=target,
+        topics=ReadOnlyTopics.of(config, TableStorage(str(folder / f"tables-{own}")), target),
+        copied=lambda: frozenset({topic}),
+        writable=lambda topics: writable_topics(config, topics),
+        where="target cluster west",
+    )
