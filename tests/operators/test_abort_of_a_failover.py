@@ -150,6 +150,15 @@ def test_offsets_that_groups_have_committed_since_are_in_the_way_unless_that_is_
     assert failed_over.abort(despite_groups=True).phase == "at the source"
 
 
+def test_offsets_of_topics_that_are_no_copies_are_in_nobodys_way(failed_over: FailedOver) -> None:
+    target = failed_over.world.target
+    target.create_topic("own", 1)
+    target.produce("own", 0, ["of the target itself"])
+    target.commit_group("billing", "own", 0, 1)
+    target.commit_group("local", "own", 0, 1)
+    assert failed_over.abort().phase == "at the source"
+
+
 def test_a_source_that_does_not_answer_is_in_the_way(failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover_effects.FailoverEffects, "source_answers", lambda _: False)
     assert failed_over.refused() == ["source cluster east does not answer: there is nothing to go back to"]

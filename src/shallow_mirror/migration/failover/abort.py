@@ -8,9 +8,8 @@ source, and what groups have read at the target, they would read again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from typing import Any
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
@@ -46,11 +45,12 @@ def target_problems(
 ) -> list[str]:
     """Return what others have written to the target behind the copies. Raises RetriableError."""
     alias = files.mirror.target.alias
-    ends = list_log_ends(target, sorted({position.target.topic for position in positions.values()}), request_deadline())
+    ends = list_log_ends(target, sorted(target_topics(positions)), request_deadline())
     problems = [f"a transaction is open at {alias}: {name}: end it, and try again" for name in open_partitions(ends)]
     copied = _copied_ends(positions, state)
     behind = {name: log.stable for name, log in ends.items() if log.stable > copied.get(name, 0)}
-    starts = target.list_offsets(dict.fromkeys(behind, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, request_deadline())
+    timestamps = dict.fromkeys(behind, EARLIEST_TIMESTAMP)
+    starts = target.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, request_deadline()) if behind else {}
     ranges = [
         (name, OffsetRange(begin, end))
         for name, end in sorted(behind.items())
@@ -81,13 +81,20 @@ def _copied_ends(positions: Mapping[SourcePartition, Position], state: FailoverS
     return ends
 
 
-def group_problems(files: FailoverFiles, state: FailoverState, *, despite_groups: bool) -> list[str]:
-    """Return the groups that use the target, or have used it since their offsets were moved. Raises RetriableError."""
-    alias = files.mirror.target.alias
+def group_problems(
+    files: FailoverFiles, positions: Mapping[SourcePartition, Position], state: FailoverState, *, despite_groups: bool
+) -> list[str]:
+    """Return the groups that use the copies, or have used them since their offsets were moved. Raises RetriableError."""
+    alias, topics = files.mirror.target.alias, target_topics(positions)
     with closing(GroupClient(files.mirror.target.client, files.mirror.target_cluster_name)) as client:
         listed = {name: group for name, group in client.listed().items() if _is_included(files, name)}
-        active = sorted(name for name, group in listed.items() if not group.is_free)
-        now = group_digests(committed_offsets(client, sorted(listed)), files)
+        committed = committed_offsets(client, sorted(listed))
+    # A group without any offset is new, and may read the copies; one with offsets of other topics only does not.
+    of_others = {commit.group for commit in committed} - {
+        commit.group for commit in committed if commit.topic_partition.topic in topics
+    }
+    active = sorted(name for name, group in listed.items() if not group.is_free and name not in of_others)
+    now = group_digests(committed, topics)
     problems = [f"groups have members at {alias}: {named(active)}: stop their consumers"] if active else []
     if despite_groups or Step.MOVE_GROUPS not in state.done:
         return problems
@@ -101,11 +108,11 @@ def group_problems(files: FailoverFiles, state: FailoverState, *, despite_groups
     return problems
 
 
-def group_digests(committed: Iterable[Committed], files: FailoverFiles) -> dict[str, str]:
-    """Return a digest of the offsets of each group of the fail-over that has some."""
+def group_digests(committed: Iterable[Committed], topics: Collection[str]) -> dict[str, str]:
+    """Return a digest of the offsets that each group has of `topics`, for groups that have some."""
     offsets: dict[str, list[str]] = {}
     for commit in committed:
-        if _is_included(files, commit.group):
+        if commit.topic_partition.topic in topics:
             offsets.setdefault(commit.group, []).append(f"{commit.topic_partition}:{commit.offset}")
     return {
         group: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:_DIGEST_CHARACTERS]
@@ -113,11 +120,15 @@ def group_digests(committed: Iterable[Committed], files: FailoverFiles) -> dict[
     }
 
 
-def moved_digests(files: FailoverFiles) -> dict[str, Any]:
-    """Return the digests of the offsets at the target, as of now. Raises RetriableError."""
+def moved_digests(files: FailoverFiles, positions: Mapping[SourcePartition, Position]) -> dict[str, str]:
+    """Return the digests of the offsets of the copies at the target, as of now. Raises RetriableError."""
     with closing(GroupClient(files.mirror.target.client, files.mirror.target_cluster_name)) as client:
         names = [name for name in sorted(client.listed()) if _is_included(files, name)]
-        return group_digests(committed_offsets(client, names), files)
+        return group_digests(committed_offsets(client, names), target_topics(positions))
+
+
+def target_topics(positions: Mapping[SourcePartition, Position]) -> frozenset[str]:
+    return frozenset(position.target.topic for position in positions.values())
 
 
 def _is_included(files: FailoverFiles, group: str) -> bool:

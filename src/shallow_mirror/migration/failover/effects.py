@@ -216,7 +216,7 @@ class FailoverEffects:
     def move_groups(self) -> Detail:
         report = self.report_groups(datetime.now(UTC), is_applied=True)
         if report is None or report.as_of is None:
-            committed = moved_digests(self.files)
+            committed = self._moved_digests()
             return {"groups": 0, "offsets": 0, "nearest": 0, "observed_at": None, "left": [], "committed": committed}
         groups, nearest = report.groups, 0
         if self.files.config.groups.inexact == "nearest":
@@ -235,8 +235,11 @@ class FailoverEffects:
                 for partition in mirrored
                 if partition.is_left
             ],
-            "committed": moved_digests(self.files),
+            "committed": self._moved_digests(),
         }
+
+    def _moved_digests(self) -> dict[str, str]:
+        return moved_digests(self.files, OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions())
 
     def abort_problems(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
         """Return everything that is in the way of taking the fail-over back."""
@@ -245,10 +248,11 @@ class FailoverEffects:
         offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
         metadata = reach(self._target, self.files.mirror.target_cluster_name, request_deadline())
         offset_map.require_clusters(target=metadata.cluster_id)
+        positions = offset_map.positions()
         return [
             *source_problems(self.files, offset_map),
-            *target_problems(self.files, self._target, offset_map.positions(), state),
-            *group_problems(self.files, state, despite_groups=despite_groups),
+            *target_problems(self.files, self._target, positions, state),
+            *group_problems(self.files, positions, state, despite_groups=despite_groups),
         ]
 
     def release(self) -> None:
