@@ -205,11 +205,16 @@ class WaveConductor:
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
-        other = self._effects.other_alias
+        other, mirror = self._effects.other_alias, self._effects.mirror_id
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = open_sentence(other_ends, is_open)
-            self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
+            # Until it has confirmed, one may be that of a mirror that was killed: its next start ends it, and nobody else may.
+            if set(self._effects.topics()) <= self._retried(self._effects.controls).handed_over.keys():
+                request = f"end the transactions that are open at {other}: the mirror has none"
+            else:
+                request = f"keep the mirror {mirror} running, and end the transactions of others that are open at {other}"
+            self._waiting.for_somebody(request, seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._compare(state, after)
         # Listed before the comparison: whatever is written behind these ends, the point of no return sees.

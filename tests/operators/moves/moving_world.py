@@ -118,7 +118,7 @@ class MovingWorld:
         self.left: set[str] = set()
         """Topics that a rollback has left where they are."""
         self.runs = self.kills = self.remedies = 0
-        self._progress_at_s = 0.0
+        self._progress_at_s = self._put_back_at_s = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         self._write_files()
         self.files = MigrationFiles(MigrationConfig.load(folder / MIGRATION))
@@ -311,7 +311,13 @@ class MovingWorld:
         checkpoint = self.checkpoints.get(service.config.checkpoint)
         return TablesCopy(self.table_folders.at(service.config.tables).copy(), None if checkpoint is None else checkpoint.copy())
 
+    @property
+    def had_older_tables(self) -> bool:
+        """Return whether a mirror has had older tables lately: what was seen of it then says nothing."""
+        return self.clock.now_s - self._put_back_at_s < LONGEST_STEP_S
+
     def put_back(self, service: Service, copy: TablesCopy) -> None:
+        self._put_back_at_s = self.clock.now_s
         self.table_folders.at(service.config.tables).put_back(copy.tables)
         if copy.checkpoint is not None:
             self.checkpoints[service.config.checkpoint] = copy.checkpoint.copy()
