@@ -17,6 +17,7 @@ from tests.operators.moves.actions import (
     KillMirror,
     Let,
     ResetGroup,
+    Settle,
     WritersComeAgain,
 )
 from tests.operators.moves.commands import Commands, Kill
@@ -112,6 +113,21 @@ def test_a_group_that_was_reset_after_it_came_back_is_moved_once_its_former_offs
     done = performed(Let(20), Conduct("run"), Let(10), Conduct("rollback", meanwhile=reset))
     assert done.finding is None
     assert any("WAITS: make these offsets committable at east (group ga: a-0 at" in event for event in done.events)
+
+
+def test_late_writes_in_a_partition_that_the_other_cluster_lacks_are_carried_there_and_come_back(performed: Performed) -> None:
+    late = (GrowTopic(0, is_elsewhere=True), ClientWrites(0, 2, 2, is_elsewhere=True))
+    done = performed(Let(10), Conduct("run"), *late, Let(5), Settle(is_carried=True), Let(10), Conduct("rollback"))
+    assert done.finding is None
+    assert "  ab: a-2 offsets 0 to 1 (2 records) copied to a at west" in done.events
+
+
+def test_a_group_behind_records_that_came_after_the_rest_was_copied_is_moved_once_these_are(performed: Performed) -> None:
+    late = ((Step.VERIFY_REST, 1, ClientWrites(0, 0, 2)), (Step.VERIFY_REST, 2, ResetGroup(0, 0, 0, 100)))
+    done = performed(Let(10), Conduct("run", meanwhile=late))
+    assert done.finding is None
+    steps = begun(done)
+    assert "stop writers" in steps[steps.index("commit groups") :]
 
 
 def test_a_group_that_has_members_and_no_offset_is_named(performed: Performed) -> None:
