@@ -36,6 +36,9 @@ def abort(commands: Commands, _error: MirrorError, _chance: random.Random) -> st
 def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
     choice: Command = "carry" if chance.random() < 0.5 else "quarantine"
     refused = commands.perform(choice)
+    if isinstance(refused, OlderTablesError):
+        commands.world.let(20)  # whoever runs that mirror puts the newest tables back
+        return "waited for the newest tables"
     if refused is not None and _end_named_txns(commands, refused):
         refused = commands.perform(choice)
     if refused is not None:
