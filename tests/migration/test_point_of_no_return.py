@@ -228,3 +228,23 @@ def test_writers_are_not_stopped_before_the_mirror_has_seen_new_partitions() -> 
     stage.operator.waits = waits  # type: ignore[method-assign]
     assert stage.perform(Direction.MOVE) is Phase.MOVED
     assert stage.operator.stopped_at[0] is Step.CATCH_UP
+
+
+def test_nobody_is_asked_to_end_a_transaction_of_a_mirror_that_has_not_confirmed_the_hand_over() -> None:
+    """One that was killed has it open until its next start: whoever ended it would lose what it has decided."""
+    stage = Stage()
+    after(stage, Step.HAND_OVER, lambda world: world.open_from.update(west=world.logs["west"] - 1))
+    wait = stage.operator.waits
+
+    def waits(outside: Any) -> None:
+        wait(outside)
+        if "the mirror has none" in outside.request:
+            stage.world.open_from.clear()
+
+    stage.operator.waits = waits  # type: ignore[method-assign]
+    assert stage.perform(Direction.MOVE) is Phase.MOVED
+    asked = [request for request in stage.operator.requests if "transactions" in request]
+    assert asked == [
+        "keep the mirror m running, and end the transactions of others that are open at west",
+        "end the transactions that are open at west: the mirror has none",
+    ]

@@ -94,6 +94,12 @@ class FakeCluster:
     def end(self, txn: WriterTxn, *, is_commit: bool) -> None:
         self.state.transactions.end(txn.transactional_id, txn.producer_id, txn.producer_epoch, is_commit=is_commit)
 
+    def produce_marker(self, topic: str, partition: int) -> None:
+        """Write the marker of a transaction without records there: a client has added the partition to it, and aborts it."""
+        txn = self.begin()
+        self.state.transactions.add(txn.transactional_id, txn.producer_id, txn.producer_epoch, [(topic, partition)])
+        self.end(txn, is_commit=False)
+
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         self._log(topic, partition).delete_records_before(before)
 

@@ -1,5 +1,5 @@
 """Random actions of operators for minutes or hours: `make faults FAULTS="operators --sequences 1000"`. Needs no brokers;
-`--brokers` performs the same scripts on two real ones.
+`--brokers` performs the same scripts on two real ones, `--migrations` whole migrations.
 
 Every sequence has a seed: `--seed 17 --sequences 1` performs that of 17 again. Where something differs, its script is shortened
 and printed with what happened.
@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import argparse
 import logging
-import re
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.operators.actions import Action
+from tests.operators.findings import alike, told
+from tests.operators.moves import scripts as moves
 from tests.operators.scripts import CLASSES, Done, perform, script_of, shortened
 
 _MEMORY = Path("/dev/shm")
-_ALIKE = 40
-"""Findings that begin alike are one while a script is shortened."""
-_OF_THIS_RUN = re.compile(r"\d+|\([\w-]{6}\)")
-"""Offsets and topic ids."""
-_EVENT_CHARACTERS = 500
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="further actions; without, a seed is the script that it always was",
     )
     parser.add_argument("--brokers", action="store_true", help="perform the sequences on two local real brokers")
+    parser.add_argument("--migrations", action="store_true", help="perform whole migrations instead, with everything around them")
     chosen = parser.parse_args(arguments)
+    if chosen.migrations and (chosen.brokers or chosen.classes):
+        parser.error("--migrations has actions of its own, and needs clusters in memory: leave out --brokers and --classes")
     if chosen.brokers and "beside" in chosen.classes:
         parser.error("--classes beside needs clusters in memory: leave out --brokers")
     if chosen.brokers:
@@ -52,13 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in range(chosen.seed, chosen.seed + chosen.sequences):
             if chosen.minutes is not None and time.monotonic() - began > chosen.minutes * 60:
                 break
-            script = script_of(seed, chosen.classes)
-            done = perform(script, Path(folder, "world"))
+            world = Path(folder, "world")
+            if chosen.migrations:
+                script: Any = moves.script_of(seed)
+                done = moves.perform(script, world)
+            else:
+                script = script_of(seed, chosen.classes)
+                done = perform(script, world)
             count += 1
             total.add(done)
             if done.finding is not None:
                 differing.append(seed)
-                print(explained(seed, done.finding, Path(folder, "world"), script), flush=True)
+                print((moves.explained if chosen.migrations else explained)(seed, done.finding, world, script), flush=True)
             if count % 1000 == 0:
                 print(summary(total, count, time.monotonic() - began), flush=True)
     print(summary(total, count, time.monotonic() - began))
@@ -69,13 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def explained(seed: int, finding: str, folder: Path, script: Sequence[Action]) -> str:
     """Return the finding of a seed, and the shortest script that has it, with what happened."""
-    script = shortened(script, folder, lambda other: _kind_of(other) == _kind_of(finding))
-    done = perform(script, folder)
-    return "\n".join([f"seed {seed}: {done.finding}", *(f"    {event[:_EVENT_CHARACTERS]}" for event in done.events)])
-
-
-def _kind_of(finding: str) -> str:
-    return _OF_THIS_RUN.sub("", finding)[:_ALIKE]
+    script = shortened(script, folder, alike(finding))
+    return told(seed, perform(script, folder))
 
 
 def summary(total: Done, sequences: int, seconds: float) -> str:

@@ -11,11 +11,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tests.operators import actions
 from tests.operators.actions import Action, run_until_done
 from tests.operators.surroundings import opened_world
 from tests.operators.world import FindingError, World
+
+T = TypeVar("T")
 
 _ROUNDS = (2, 5)
 _PRESERVED = 0.3
@@ -204,7 +207,9 @@ def _finish(world: World) -> None:
     run_until_done(world, 0)
 
 
-def shortened(script: Sequence[Action], folder: Path, is_alike: Callable[[str], bool]) -> list[Action]:
+def shortened(
+    script: Sequence[T], folder: Path, is_alike: Callable[[str], bool], perform: Callable[[Sequence[Any], Path], Done] = perform
+) -> list[T]:
     """Drop actions while something is found that is alike."""
     kept = list(script)
     has_changed = True

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operators.direct_transport import direct_connections
+from tests.operators.direct_transport import Network, direct_connections
 from tests.operators.fake_world import MOST_WAITS, FakeWorld, WaitsForeverError
 from tests.operators.lives import Life
-from tests.operators.virtual_clock import virtual_clock
+from tests.operators.memory_tables import TableFolders
+from tests.operators.virtual_clock import VirtualClock, virtual_clock
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
@@ -45,7 +46,6 @@ def isolating_world(folder: Path, *, records: int = 1, group: str | None = None)
 def opened_world(folder: Path) -> Iterator[FakeWorld]:
     """Yield a world; everything of the package that is used in the block runs in it."""
     world = FakeWorld(folder)
-    kept: dict[Any, Cluster] = {}
 
     def wait(_supervisor: Supervisor, seconds: float) -> bool:
         world.clock.sleep(seconds)
@@ -62,19 +62,26 @@ def opened_world(folder: Path) -> Iterator[FakeWorld]:
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        virtual_clock(world.clock),
-        direct_connections(world.network),
+        in_memory(world.clock, world.network, world.table_folders),
     ):
-        patch.setattr(storage, "DeltalakeBackend", world.table_folders.backend)
-        patch.setattr(storage, "DeltalakeWriter", world.table_folders.writer)
-        patch.setattr(storage, "BackgroundTables", lambda tables: tables)
-        patch.setattr(worker_clients, "_clusters", kept)
-        patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
         patch.setattr(Supervisor, "wait", wait)
         patch.setattr(RunReporter, "on_retry", on_retry)
-        patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # most requests of a start
         patch.setattr(TopicMonitor, "_run", run_monitor)
         try:
             yield world
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def in_memory(clock: VirtualClock, network: Network, table_folders: TableFolders) -> Iterator[None]:
+    """Let everything of the package that is used in the block go by this clock, and use these clusters and tables."""
+    kept: dict[Any, Cluster] = {}
+    with pytest.MonkeyPatch.context() as patch, virtual_clock(clock), direct_connections(network):
+        patch.setattr(storage, "DeltalakeBackend", table_folders.backend)
+        patch.setattr(storage, "DeltalakeWriter", table_folders.writer)
+        patch.setattr(storage, "BackgroundTables", lambda tables: tables)
+        patch.setattr(worker_clients, "_clusters", kept)
+        patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
+        patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # most requests of a start
+        yield

@@ -93,7 +93,7 @@ def test_a_registry_that_gives_other_ids_or_only_reads_is_refused(pair: Pair) ->
 @pytest.mark.parametrize(
     ("host", "pid", "age_ms", "is_abandoned"),
     [
-        (socket.gethostname(), os.getpid(), 0, True),  # of an earlier process of the same id: this thread has none under way
+        (socket.gethostname(), None, 0, True),  # of an earlier process of the same id: this thread has none under way
         (socket.gethostname(), NO_PROCESS, 0, True),
         (socket.gethostname(), os.getppid(), ABANDONED_AFTER_MS + 1, False),
         ("other", 7, 0, False),
@@ -105,14 +105,16 @@ def test_only_an_import_whose_run_is_gone_is_taken_over(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     host: str,
-    pid: int,
+    pid: int | None,
     age_ms: int,
     is_abandoned: bool,
 ) -> None:
+    """`pid` None: of this process, which another one may have had before."""
     fill(pair.source.rules)
+    recorded = os.getpid() if pid is None else pid
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(socket, "gethostname", lambda: host)
-        elsewhere.setattr(os, "getpid", lambda: pid)
+        elsewhere.setattr(os, "getpid", lambda: recorded)
         rows = pair.history()
         rows._now_ms = lambda: NOW_MS - age_ms
         rows.begin({"money": None})

@@ -177,7 +177,7 @@ class WaveConductor:
             case Step.VERIFY_REST:
                 return self._verify_rest(state)
             case Step.COMMIT_GROUPS:
-                return self._commit_groups()
+                return self._commit_groups(state)
             case Step.POINT_OF_NO_RETURN:
                 return self._pass_point_of_no_return(state)
             case Step.PREPARE_REVERSE:
@@ -219,7 +219,8 @@ class WaveConductor:
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
             elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, SLOW_POLL_S):
                 new = f", not registered yet: {named(unregistered)}" if unregistered else ""
-                seen = f"{counted(lag, 'offset')} left to copy{new}"
+                why = f"`shallow-mirror status {self._effects.mirror_file}` shows what it waits for"
+                seen = f"{counted(lag, 'offset')} left to copy{new}; {why}"
                 self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
@@ -230,12 +231,17 @@ class WaveConductor:
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
-        other = self._effects.other_alias
+        other, mirror = self._effects.other_alias, self._effects.mirror_id
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = open_sentence(other_ends, is_open)
             seen += self._retried(partial(holders_sentence, self._effects, is_open, at_origin=False))
-            self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
+            # Until it has confirmed, one may be that of a mirror that was killed: its next start ends it, and nobody else may.
+            if set(self._effects.topics()) <= self._retried(self._effects.controls).handed_over.keys():
+                request = f"end the transactions that are open at {other}: the mirror has none"
+            else:
+                request = f"keep the mirror {mirror} running, and end the transactions of others that are open at {other}"
+            self._waiting.for_somebody(request, seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._compare(state, after)
         # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
@@ -313,7 +319,7 @@ class WaveConductor:
                     f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
                 )
 
-    def _commit_groups(self) -> Detail | Step:
+    def _commit_groups(self, state: WaveState) -> Detail | Step:
         while True:
             report = self._retried(lambda: self._effects.move_groups(is_applied=True))
             if report is None:
@@ -325,6 +331,11 @@ class WaveConductor:
             problems = commit_problems(report)
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
+            # An offset behind records that came since waits for a mirror that copies nothing any more.
+            ends = self._retried(self._effects.log_ends)
+            if {name: log.end for name, log in ends.items()} != from_document(state.done[Step.STOP_WRITERS]["ends"]):
+                self._reports.says("the writers are not stopped: log ends have moved since")
+                return Step.STOP_WRITERS
             # Pending offsets wait for others to end; all others need an operator.
             if is_pending(report):
                 self._waiting.for_progress(

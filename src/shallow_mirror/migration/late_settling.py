@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shallow_mirror import routing
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.errors import ConfigError
@@ -20,6 +21,7 @@ from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirr
 from shallow_mirror.migration.session import Options, owned, read_state, require_sole
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, MigrationState, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 
 QUARANTINE_PREFIX = f"{routing.INTERNAL_PREFIX}late-writes."
@@ -58,7 +60,7 @@ def settle_late_writes(
 ) -> list[Settled]:
     """Copy the late writes of all waves, or of `wave`. Safe to call again after any error.
 
-    Raises ConfigError before anything is done, and as `redo`.
+    Raises ConfigError and OlderTablesError before anything is done, and as `redo`.
     """
     state = read_state(files)
     require_sole(state.conductor, options)
@@ -69,6 +71,9 @@ def settle_late_writes(
         return []
     if choice is Choice.QUARANTINE:
         _require_names(files, state, found)
+    for name, writes in found.items():
+        if writes:
+            _require_newest_tables(files.reverses.get(name))
     settled = []
     with owned(files, state, options) as owner:
         for name, writes in found.items():
@@ -83,6 +88,15 @@ def settle_late_writes(
                 settled.append(_copy(files, now, begun, reports, copy))
                 owner.append(event=SETTLED_LATE, wave=name, detail=begun)
     return settled
+
+
+def _require_newest_tables(reverse: MirrorConfig | None) -> None:
+    """Raise OlderTablesError where a reverse mirror has older tables: its own copies would count as late writes."""
+    if reverse is None or TableStorage(reverse.table_location).offset_map.snapshot() is None:
+        return
+    older = older_tables(reverse)
+    if older is not None:
+        raise older
 
 
 def _found(files: MigrationFiles, state: MigrationState, name: str) -> list[LateWrite]:

@@ -1,0 +1,222 @@
+"""What an operator does after a conductor or a mirror has ended with an error: what the error says, no more."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+from tests.operators.moves.commands import Command, Commands
+from tests.operators.moves.moving_world import MovingWorld, Service
+from tests.operators.world import FindingError
+
+from shallow_mirror.errors import (
+    ConfigError,
+    CopiesDifferError,
+    FencedError,
+    LateWritesError,
+    MirrorError,
+    OffsetMapConflictError,
+    OlderTablesError,
+)
+
+MOST_REMEDIES = 12
+NOTHING_TO_DO = "nothing to do"
+
+Remedy = Callable[[Commands, MirrorError, random.Random], str]
+
+
+def abort(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    refused = commands.perform("abort")
+    if refused is not None:
+        raise FindingError(f"the abort that an error names is refused: {refused}")
+    return NOTHING_TO_DO
+
+
+def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
+    choice: Command = "carry" if chance.random() < 0.5 else "quarantine"
+    refused = commands.perform(choice)
+    if isinstance(refused, OlderTablesError):
+        commands.world.let(20)  # whoever runs that mirror puts the newest tables back
+        return "waited for the newest tables"
+    if refused is not None and _end_named_txns(commands, refused):
+        refused = commands.perform(choice)
+    if refused is not None:
+        raise FindingError(f"late writes cannot be settled: {type(refused).__name__}: {refused}")
+    return f"migrate late-writes --{choice}"
+
+
+def _end_named_txns(commands: Commands, error: MirrorError) -> bool:
+    """End the transactions that an error names, as it says. Return False if it names none."""
+    application = commands.world.application
+    found = re.search(r"kafka-transactions.sh --bootstrap-server (\w+):9092 abort", str(error))
+    txns = [txn for txn in application.open_txns if found is not None and txn.side == found[1]]
+    for txn in txns:
+        application.end(txn, is_commit=False)
+    return bool(txns)
+
+
+def roll_back(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    refused = commands.perform("rollback")
+    return "migrate rollback" if refused is None else f"migrate rollback: {refused}"
+
+
+def run(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    refused = commands.perform("run")
+    return "migrate run" if refused is None else f"migrate run: {refused}"
+
+
+def wait(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    commands.world.let(20)
+    return "waited"
+
+
+def take_back(commands: Commands, error: MirrorError, chance: random.Random) -> str:
+    """Abort the attempt that is under way, unless another conductor has handed the topics over."""
+    under_way = commands.world.state().under_way
+    if commands.others or under_way is None:
+        return await_other(commands, error, chance)
+    abort(commands, error, chance)
+    return "migrate abort"
+
+
+def await_other(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    if not commands.others:
+        raise FindingError(f"no other conductor was started: {error}")
+    commands.await_others()
+    return "waited for the other conductor"
+
+
+def leave_wave(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Give the move up: somebody has written to the copies."""
+    world = commands.world
+    named = re.findall(r"(\S+)-(\d+)(?:,| and| hold)", str(error))
+    written = {(record.topic, record.partition) for record in world.application.written if record.is_foreign}
+    if not any((topic, int(partition)) in written for topic, partition in named):
+        if world.had_older_tables:
+            return wait(commands, error, _chance)  # with them a mirror does not know what it has written
+        raise FindingError(f"nobody else has written there: {error}")
+    return NOTHING_TO_DO
+
+
+def resume(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    world = commands.world
+    for service in world.services.values():
+        if service.process is not None and (paused := sorted(world.controls(service).read().paused)):
+            world.controls(service).add("resume", paused)
+    return "shallow-mirror resume"
+
+
+def nothing(_commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    return NOTHING_TO_DO
+
+
+def read_something(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Let groups without committed offsets read."""
+    application = commands.world.application
+    for site in application.sites:
+        for group in site.groups:
+            application.poll(site, site.side, group, 1)
+    commands.world.let(20)
+    return "let the groups read"
+
+
+def leave_deleted(commands: Commands, error: MirrorError, chance: random.Random) -> str:
+    """Give the wave up: somebody has deleted its topics where it is."""
+    world = commands.world
+    if not world.deleted:
+        raise FindingError(f"nobody has deleted a topic: {error}")
+    under_way = world.state().under_way
+    return NOTHING_TO_DO if under_way is None else abort(commands, error, chance)
+
+
+def exclude_later_topics(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Exclude them in the file of the reverse mirror, which is possible while no wave is under way, and start it again."""
+    world = commands.world
+    (names, mirror), *_ = re.findall(r"(\S+) appeared at \w+ after the move, and mirror (\S+) has copied", str(error))
+    if world.state().under_way is not None:
+        abort(commands, error, _chance)
+    world.exclude(mirror, [names])
+    world.left.add(names)
+    return f"topics.exclude of {mirror}: {names}"
+
+
+def delete_offsets(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    if not commands.operator.delete_offsets(str(error)):
+        raise FindingError(f"no offset is named: {error}")
+    return "kafka-consumer-groups.sh --delete-offsets"
+
+
+def exclude_deleted_topics(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Exclude copies whose topics were deleted, and which are no part of the wave any more."""
+    world = commands.world
+    (wave, named), *_ = re.findall(r"waves: (\w+): reverse: has .* and differs in (.+) \(topics\.include\)", str(error))
+    topics = named.split(", ")
+    if not set(topics) <= world.deleted:
+        return wait(commands, error, _chance)  # one that appeared while it was looked
+    if world.state().under_way is not None:
+        abort(commands, error, _chance)
+    world.exclude(f"back-{wave}", topics)
+    world.left |= set(topics)
+    return f"topics.exclude of back-{wave}: {topics}"
+
+
+def add_partitions(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    lacking = re.findall(r"target topic (\S+?):? has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)", str(error))
+    for topic, count in lacking:
+        for cluster in commands.world.clusters.values():
+            if topic in cluster.topic_ids() and cluster.partitions(topic) < int(count):
+                cluster.add_partitions(topic, int(count))
+    commands.world.let(10)
+    return f"added partitions {lacking}"
+
+
+_REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
+    (LateWritesError, "--carry` copies these records", settle),
+    (CopiesDifferError, "goes back to where the writers were", abort),
+    (ConfigError, "finish that with `shallow-mirror migrate rollback FILE`", roll_back),
+    (ConfigError, "finish it with `migrate run`", run),
+    (ConfigError, "`migrate abort` goes back", abort),
+    (ConfigError, "nothing to roll back", nothing),
+    (ConfigError, "nothing is under way that could be aborted", nothing),
+    (ConfigError, "Finish it with `shallow-mirror migrate run FILE`", nothing),
+    (ConfigError, "Finish it with `shallow-mirror migrate rollback FILE`", nothing),
+    (FencedError, "", await_other),
+    (ConfigError, "matches no topic of", leave_deleted),
+    (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
+    (ConfigError, "appeared at west after the move", exclude_later_topics),
+    (ConfigError, "yet: run it until `status` shows positions", wait),
+    (ConfigError, "has to copy exactly the topics of the wave", exclude_deleted_topics),
+    (ConfigError, "a move needs topics that only the mirror has written to", leave_wave),
+    (ConfigError, "`migrate abort` takes back", take_back),
+    (ConfigError, "`shallow-mirror resume` continues the copy", resume),
+    (ConfigError, "has no group with committed offsets at", read_something),
+    (ConfigError, "has fewer partitions", add_partitions),
+)
+"""By kind of error and what its message has to say."""
+
+
+def take_remedy(commands: Commands, error: MirrorError, chance: random.Random) -> str:
+    """Take the first remedy that the message names. Raise FindingError where it names none that is known here."""
+    for kind, text, remedy in _REMEDIES:
+        if isinstance(error, kind) and text in str(error):
+            return remedy(commands, error, chance)
+    raise FindingError(f"no remedy is known for {type(error).__name__}: {error}") from error
+
+
+def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
+    """Do what the error of a mirror says, before it is started again."""
+    text = str(error)
+    if isinstance(error, OlderTablesError):
+        assert service.newest is not None, "the newest tables are in their place, and are called older"
+        world.put_back(service, service.newest)
+        service.newest = None
+        world.events.append(f"{service.config.mirror}: put the newest tables back")
+    elif "would be a replication cycle" in text and service.newest is not None:
+        world.put_back(service, service.newest)  # the older ones have lost that the topics were handed over
+        service.newest = None
+        world.events.append(f"{service.config.mirror}: put the newest tables back")
+    elif isinstance(error, FencedError | OffsetMapConflictError):
+        world.events.append(f"{service.config.mirror}: started again")
+    else:
+        raise FindingError(f"no remedy is known for {service.config.mirror}: {type(error).__name__}: {text}") from error

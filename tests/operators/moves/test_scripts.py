@@ -1,0 +1,179 @@
+"""Whole migrations against strict clusters in memory; more of them with `make faults FAULTS="operators --migrations"`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.operators.moves.actions import (
+    Action,
+    AnotherConductor,
+    ClientBegins,
+    ClientWrites,
+    Conduct,
+    CreateTopic,
+    GrowTopic,
+    KillMirror,
+    Let,
+    ResetGroup,
+    Settle,
+    WritersComeAgain,
+)
+from tests.operators.moves.commands import Commands, Kill
+from tests.operators.moves.moving_world import Setting
+from tests.operators.moves.scripts import Script, explained, perform, script_of
+from tests.operators.moves.surroundings import opened_world
+from tests.operators.scripts import Done
+
+from shallow_mirror.groups.report import GroupsReport
+from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.migration import passage, point_of_no_return
+from shallow_mirror.migration.steps import Step
+
+pytestmark = pytest.mark.usefixtures("without_logging")
+
+SETTING = Setting(quiet="2 seconds")
+
+Performed = Callable[..., Done]
+
+
+@pytest.fixture
+def performed(tmp_path: Path) -> Performed:
+    """Return a function that performs actions."""
+
+    def perform_actions(*actions: Action, setting: Setting = SETTING) -> Done:
+        return perform(Script(setting, actions), tmp_path / "world")
+
+    return perform_actions
+
+
+def begun(done: Done) -> list[str]:
+    """Return the steps of the only wave, in their order."""
+    return [
+        event.removeprefix("  ab: ") for event in done.events if event.removeprefix("  ab: ") in {step.value for step in Step}
+    ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(4))
+def test_no_migration_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, seed: int) -> None:
+    script = script_of(seed)
+    done = perform(script, tmp_path / "world")
+    assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [Step.HAND_OVER, Step.COMMIT_GROUPS, Step.POINT_OF_NO_RETURN, Step.REPORT])
+def test_a_conductor_that_is_killed_is_continued_forth_and_back(performed: Performed, step: Step) -> None:
+    kill = Kill(step, 1, is_behind=True)
+    done = performed(Let(10), Conduct("run", kill), Conduct("run"), Conduct("rollback", kill), Conduct("rollback"))
+    assert done.finding is None
+    assert done.kills == sum(event.endswith(": killed") for event in done.events) > 0
+
+
+def test_the_same_script_is_the_same_history(performed: Performed) -> None:
+    setting = Setting(quiet="2 seconds", pauses=5, seed=1)
+    script = (Let(10), Conduct("run", Kill(Step.COPY_REST, 2, is_behind=False)), Conduct("run"))
+    first, second = (performed(*script, setting=setting) for _ in range(2))
+    assert first.finding is None
+    assert (first.events, first.records) == (second.events, second.records)
+
+
+def test_a_topic_that_appears_after_the_move_stops_no_mirror_and_stays_where_it_is(performed: Performed) -> None:
+    done = performed(Let(10), Conduct("run"), CreateTopic(0, 1), Let(20), Conduct("rollback"))
+    assert done.finding is None
+    assert not [event for event in done.events if event.startswith(("back-ab: ", "forward: "))], "no mirror has ended"
+    assert any(event.startswith("topics.exclude of back-ab: a2 <- ConfigError: a2 appeared at west") for event in done.events)
+
+
+def test_a_transaction_that_hangs_is_named_where_it_keeps_the_mirror_from_catching_up(performed: Performed) -> None:
+    hanging = performed(Let(5), ClientBegins(0, 0), Conduct("run"))
+    assert hanging.finding is None
+    assert any("WAITS: end the transactions that are open at east: the mirror copies what" in event for event in hanging.events)
+
+
+def test_writers_that_come_again_are_seen_before_the_point_of_no_return(performed: Performed) -> None:
+    again = ((Step.COMMIT_GROUPS, 3, WritersComeAgain(0)), (Step.COMMIT_GROUPS, 4, ClientWrites(0, 0, 2)))
+    done = performed(Let(10), Conduct("run", meanwhile=again))
+    assert done.finding is None
+    assert begun(done).count("stop writers") > 1
+
+
+def test_a_conductor_that_stood_still_is_fenced(performed: Performed) -> None:
+    still = ((Step.VERIFY_REST, 5, AnotherConductor(is_rollback=False)),)
+    done = performed(Let(10), Conduct("run", meanwhile=still), KillMirror(0), GrowTopic(0), Let(10))
+    assert done.finding is None
+    assert any("<- FencedError" in event for event in done.events)
+
+
+def test_a_group_that_was_reset_after_it_came_back_is_moved_once_its_former_offset_is_deleted(performed: Performed) -> None:
+    """At the cluster that it goes back to, it still has the offset with which it left."""
+    reset = ((Step.COMMIT_GROUPS, 1, ResetGroup(0, 0, 0, 0)),)
+    done = performed(Let(20), Conduct("run"), Let(10), Conduct("rollback", meanwhile=reset))
+    assert done.finding is None
+    assert any("WAITS: make these offsets committable at east (group ga: a-0 at" in event for event in done.events)
+
+
+def test_late_writes_in_a_partition_that_the_other_cluster_lacks_are_carried_there_and_come_back(performed: Performed) -> None:
+    late = (GrowTopic(0, is_elsewhere=True), ClientWrites(0, 2, 2, is_elsewhere=True))
+    done = performed(Let(10), Conduct("run"), *late, Let(5), Settle(is_carried=True), Let(10), Conduct("rollback"))
+    assert done.finding is None
+    assert "  ab: a-2 offsets 0 to 1 (2 records) copied to a at west" in done.events
+
+
+def test_a_group_behind_records_that_came_after_the_rest_was_copied_is_moved_once_these_are(performed: Performed) -> None:
+    late = ((Step.VERIFY_REST, 1, ClientWrites(0, 0, 2)), (Step.VERIFY_REST, 2, ResetGroup(0, 0, 0, 100)))
+    done = performed(Let(10), Conduct("run", meanwhile=late))
+    assert done.finding is None
+    steps = begun(done)
+    assert "stop writers" in steps[steps.index("commit groups") :]
+
+
+def test_a_group_that_has_members_and_no_offset_is_named(performed: Performed) -> None:
+    done = performed(Conduct("run"))
+    assert done.finding is None
+    assert any("waves: ab: groups: ga has no group with committed offsets at east" in event for event in done.events)
+
+
+def test_a_partition_in_which_nothing_but_an_aborted_transaction_was_written_can_move(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        (site,) = world.application.sites
+        site.is_writing = False
+        for is_commit in (False, True):
+            txn = world.application.begin("east", is_of_writers=True)
+            world.application.write("east", "a", int(is_commit), 1, txn)
+            world.application.end(txn, is_commit=is_commit)
+            world.let(5)
+        world.application.write("east", "b", 0, 1)
+        world.let(20)
+        world.clusters["west"].produce_marker("a", 0)
+        assert commands.perform("run") is None
+        assert world.check() == []
+
+
+def test_the_generator_finds_a_point_of_no_return_that_does_not_look_at_the_logs(
+    performed: Performed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ((Step.POINT_OF_NO_RETURN, 1, ClientWrites(0, 0, 2)),)
+    script = (Let(10), Conduct("run", meanwhile=again))
+    assert performed(*script).finding is None
+    monkeypatch.setattr(point_of_no_return, "reopening", lambda *_: None)
+    assert "lost: a0:" in (performed(*script).finding or "")
+
+
+def test_the_generator_finds_a_move_that_leaves_the_groups_where_they_were(
+    performed: Performed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (Let(20), Conduct("run"))
+    assert performed(*script).finding is None
+
+    def commit_nothing(*arguments: object, is_applied: bool, **options: object) -> GroupsReport:
+        return sync_groups(*arguments, is_applied=False, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(passage, "sync_groups", commit_nothing)
+    monkeypatch.setattr(point_of_no_return, "reopening", lambda *_: None)
+    monkeypatch.setattr("shallow_mirror.migration.conductor.commit_problems", lambda _: [])
+    assert "times" in (performed(*script).finding or "")
