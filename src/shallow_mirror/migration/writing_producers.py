@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from shallow_mirror.broker import ProducerState
@@ -86,16 +85,9 @@ def _name(producer: ProducerState | None, transactional_ids: Mapping[int, str] |
     elif producer.coordinator_epoch >= 0 or producer.current_txn_start_offset >= 0:
         why = "Kafka 3.0 or later tells it" if transactional_ids is None else "grant Describe on it to see it"
         facts.append(f"transactional id not known: {why}")
-    if producer.last_timestamp_ms >= 0:
-        facts.append(f"last record of {_time(producer.last_timestamp_ms)}")
+    if (at := producer.last_written_at) is not None:
+        facts.append(f"last record of {at}")
     return f"producer id {producer.producer_id}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _time(timestamp_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # producers may send any number
-        return f"timestamp {timestamp_ms}"
 
 
 class WritingProducers:

@@ -14,8 +14,8 @@ from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.mirror_runs import create_topic, last_stable_offset
 
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.admin.hanging_transactions import ProducersOfMap, abort_hanging
+from shallow_mirror.broker import Cluster, ProducerState
+from shallow_mirror.broker.admin.hanging_transactions import OpenTxn, ProducersOfMap, abort_hanging
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.produce.txn import add_partitions, init_producer_id
 from shallow_mirror.deadline import Deadline
@@ -179,3 +179,16 @@ def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: 
         second = transactional(1, (old.producer_id, old.producer_epoch))
         assert raw.produce(topic_name, second, txn=topic_name).error_code == 47
     cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "end"),
+    [
+        (-1, ""),
+        (0, "; its last record there was written at 1970-01-01T00:00:00+00:00"),
+        (2**63 - 1, "; its last record there was written at timestamp 9223372036854775807"),
+    ],
+)
+def test_an_open_transaction_is_named_whatever_timestamp_its_producer_has_sent(at_ms: int, end: str) -> None:
+    open_txn = OpenTxn(A, ProducerState(7, 1, 5, at_ms))
+    assert str(open_txn) == f"target t-0: the transaction of producer id 7 (epoch 1) is open from offset 5 on{end}"

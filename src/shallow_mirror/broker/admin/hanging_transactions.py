@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
@@ -44,10 +43,8 @@ class OpenTxn:
     producer: ProducerState
 
     def __str__(self) -> str:
-        since = ""
-        if self.producer.last_timestamp_ms >= 0:
-            at = datetime.fromtimestamp(self.producer.last_timestamp_ms / 1000, UTC)
-            since = f"; its last record there was written at {at.isoformat(timespec='seconds')}"
+        at = self.producer.last_written_at
+        since = "" if at is None else f"; its last record there was written at {at}"
         return (
             f"target {self.topic_partition}: the transaction of producer id {self.producer.producer_id} (epoch "
             f"{self.producer.producer_epoch}) is open from offset {self.producer.current_txn_start_offset} on{since}"

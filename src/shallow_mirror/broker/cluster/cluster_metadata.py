@@ -7,6 +7,7 @@ import enum
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
@@ -132,6 +133,16 @@ class ProducerState:
     """Of its last transaction marker there, -1 if there was none."""
     last_sequence: int = -1
     """Of the last record of its newest batch."""
+
+    @property
+    def last_written_at(self) -> str | None:
+        """Return when its newest batch was written there, by the clock of the client; None: the broker has none."""
+        if self.last_timestamp_ms < 0:
+            return None
+        try:
+            return datetime.fromtimestamp(self.last_timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+        except (ValueError, OverflowError, OSError):  # producers may send any number
+            return f"timestamp {self.last_timestamp_ms}"
 
 
 @dataclass(frozen=True, slots=True)
