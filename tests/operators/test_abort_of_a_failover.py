@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
+from tests.support.acl_stores import FakeStore
 
+from shallow_mirror.access import read_only, read_only_sync
+from shallow_mirror.access.write_denies import write_deny
+from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.checkpoints.logs.runs import log_problem
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError
@@ -162,6 +169,30 @@ def test_offsets_of_topics_that_are_no_copies_are_in_nobodys_way(failed_over: Fa
 def test_a_source_that_does_not_answer_is_in_the_way(failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failover_effects.FailoverEffects, "source_answers", lambda _: False)
     assert failed_over.refused() == ["source cluster east does not answer: there is nothing to go back to"]
+
+
+def test_others_are_denied_again_by_the_mirror_that_continues(failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = ResourcePattern(ResourceKind.TOPIC, "a")
+    store = FakeStore(*(Acl(topic, user, AclOperation.WRITE) for user in ("User:anna", "User:mirror")))
+    deny = write_deny("a", "User:anna")
+    monkeypatch.setattr(read_only, "AclClient", lambda *_, **__: store)
+    monkeypatch.setattr(read_only, "writable_topics", lambda _, topics: frozenset(topics))
+    config = failed_over.world.config
+    acls = config.acls.model_copy(update={"read_only": True, "mirror_principal": "User:mirror"})
+    sync = read_only_sync(
+        config.model_copy(update={"acls": acls}),
+        TableStorage.to_write(config.table_location, config.tables_writer),
+        report=log_problem,
+    )
+    assert sync is not None
+    passes = sync.open_passes()
+    for _ in range(2):
+        assert passes.run_pass(datetime.now(UTC)).created == 0, "it is fenced"
+        failed_over.abort()
+        assert passes.run_pass(datetime.now(UTC)).created == 1
+        assert deny in store.existing
+        failed_over.fail_over()
+        assert deny not in store.existing
 
 
 def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) -> None:
