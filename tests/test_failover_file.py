@@ -11,6 +11,7 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import FailoverConfig
 from shallow_mirror.config.failover_config import BackSettings, FailoverFiles, FailoverGroupSettings
+from shallow_mirror.config.hook_settings import HookCall
 from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.errors import ConfigError
 
@@ -82,12 +83,14 @@ def test_the_fingerprint_changes_with_what_goes_where_and_not_with_rates(tmp_pat
 
 
 def test_hooks_are_at_steps_of_the_fail_over_and_those_of_the_move_back_at_steps_of_a_migration(tmp_path: Path) -> None:
-    switch = {"name": "switch", "after": "move groups", "command": ["bin/switch", "west"]}
+    undo = {"command": ["bin/switch", "east"]}
+    switch = {"name": "switch", "after": "move groups", "command": ["bin/switch", "west"], "undo": undo}
     home = {"name": "home", "after": "admit writers", "command": ["bin/switch", "east"]}
     back = {"mirror": "back.yaml", "hooks": [home]}
     first = written(tmp_path, back={"mirror": "back.yaml"})
     files = written(tmp_path, hooks=[switch], back=back)
     assert files.config.hooks[0].command == [str(tmp_path / "bin/switch"), "west"]
+    assert files.config.hooks[0].undo == HookCall(command=[str(tmp_path / "bin/switch"), "east"])
     assert files.config.back.hooks[0].command == [str(tmp_path / "bin/switch"), "east"]
     assert files.fingerprint == first.fingerprint
 
@@ -97,8 +100,21 @@ def test_hooks_are_at_steps_of_the_fail_over_and_those_of_the_move_back_at_steps
     [
         ({"hooks": [{"name": "h", "after": "stop writers", "command": ["s"]}]}, r"hooks\.0\.after: .*'move groups'"),
         (
-            {"hooks": [{"name": "h", "after": "report", "command": ["s"], "undo": {"command": ["s"]}}]},
-            r"hooks\.0\.undo: unknown key",
+            {"hooks": [{"name": "h", "before": "check the way back", "command": ["s"], "undo": {"command": ["s"]}}]},
+            "hooks: h: undo: is called by `failover abort`, which is not possible any more once the way back has begun",
+        ),
+        (
+            {"hooks": [{"name": "h", "after": "report", "command": ["s"], "undo": {}}]},
+            "hooks: h: undo: give either command or url",
+        ),
+        (
+            {
+                "back": {
+                    "mirror": "back.yaml",
+                    "hooks": [{"name": "h", "after": "report", "command": ["s"], "undo": {"command": ["s"]}}],
+                }
+            },
+            r"back\.hooks\.0\.undo: unknown key",
         ),
         (
             {"back": {"mirror": "back.yaml", "hooks": [{"name": "h", "after": "fill old topics", "command": ["s"]}]}},

@@ -59,10 +59,15 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         mirror.stop()
         runs.write(source.bootstrap, topic, [f"diverged-{number}" for number in range(10)], 1)
 
-        told = tmp_path / "told.json"
+        told, undone = tmp_path / "told.json", tmp_path / "undone.json"
         hooks = [
             {"name": "announce", "before": "check", "command": ["false"]},
-            {"name": "switch", "after": "move groups", "command": ["tee", str(told)]},
+            {
+                "name": "switch",
+                "after": "move groups",
+                "command": ["tee", str(told)],
+                "undo": {"command": ["tee", str(undone)]},
+            },
         ]
         document = yaml.safe_load(drill.file.read_text(encoding="utf-8"))
         drill.file.write_text(yaml.safe_dump({**document, "hooks": hooks}), encoding="utf-8")
@@ -82,8 +87,11 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         aborted = console("failover", "abort", str(drill.file))
         assert aborted.code == 0, aborted.stderr
         assert "aborted; start mirror" in aborted.lines[-1]
+        assert json.loads(undone.read_text(encoding="utf-8"))["id"] == switched["id"].replace("/do", "/undo")
         assert "an earlier fail-over was aborted at" in "\n".join(console("failover", "status", str(drill.file)).lines)
-        assert console("failover", "run", str(drill.file), "--despite-source").code == 0
+        again = console("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
+        assert again.code == 0, again.stderr
+        assert json.loads(told.read_text(encoding="utf-8"))["id"] != switched["id"]
         read = consume(target.bootstrap, group, topic, 2)
         assert len(read) == 15
         runs.write(target.bootstrap, topic, [f"since-{number}" for number in range(5)], 0)

@@ -93,12 +93,12 @@ def abort(
         bool, typer.Option("--despite-groups", help="Abort although groups have committed offsets at the target since.")
     ] = False,
     takes_over: TakeOver = False,
+    skip_hook: SkipHook = None,
 ) -> None:
     """Take a fail-over back that was a false alarm: the mirror may start again, and continues where it ended.
 
     Refused where the target is in use: records of others in its topics, groups with members or with other offsets.
     """
-    from shallow_mirror.migration import Options
     from shallow_mirror.migration.failover import abort_failover, view
 
     files = load_failover(file, "failover abort")
@@ -106,7 +106,7 @@ def abort(
         interruptible(_CONTINUES),
         view.Printed("failover abort: waits for both clusters and the tables to answer", files) as printed,
     ):
-        abort_failover(files, printed, Options(takes_over=takes_over), despite_groups=despite_groups)
+        abort_failover(files, printed, options_of(takes_over, skip_hook), despite_groups=despite_groups)
     print(f"fail-over {files.config.failover}: aborted; start mirror {files.mirror.mirror} again: it continues where it ended")
 
 

@@ -16,3 +16,8 @@ class Step(enum.StrEnum):
     DELETE = "delete old topics"
     FILL = "fill old topics"
     HAND_BACK = "hand back"
+
+    @property
+    def is_of_way_back(self) -> bool:
+        order = list(Step)
+        return order.index(self) >= order.index(Step.CHECK_BACK)

@@ -123,6 +123,18 @@ class MigrationHook(StepHook):
 class FailoverHook(Hook):
     before: FailoverStep | None = Field(default=None, description="The step before which it is called.")
     after: FailoverStep | None = Field(default=None, description="The step after which it is called.")
+    undo: HookCall | None = Field(
+        default=None, description="What `failover abort` calls after the hook was; not at steps of the way back."
+    )
+
+    def problems(self) -> list[str]:
+        problems = super().problems()
+        if self.undo is not None:
+            problems += [f"undo: {problem}" for problem in self.undo.problems()]
+            place = self.before or self.after
+            if place is not None and place.is_of_way_back:
+                problems.append("undo: is called by `failover abort`, which is not possible any more once the way back has begun")
+        return problems
 
 
 H = TypeVar("H", bound=Hook)

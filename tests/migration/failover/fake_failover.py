@@ -77,6 +77,12 @@ class FakeFailover:
         self._kill()
         return {"groups": 1, "offsets": 1, "nearest": 0, "observed_at": None, "left": []}
 
+    def release(self) -> None:
+        self._kill()
+        self._world.is_fenced = False
+        self._world.is_read_only = True  # by the mirror that starts again
+        self._kill()
+
     def count_losses(self, _: FailoverState) -> Detail:
         return {"groups": {}}
 

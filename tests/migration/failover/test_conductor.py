@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from tests.migration.fake_effects import FakeOwner, Kill, KilledError
 from tests.migration.stage import FakeHooks
 
 from shallow_mirror.config.failover_config import FailoverConfig
-from shallow_mirror.config.hook_settings import FailoverHook
+from shallow_mirror.config.hook_settings import FailoverHook, HookCall
 from shallow_mirror.errors import ConfigError, HookFailedError
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.failover import FailoverState, Step, Way
@@ -27,11 +27,21 @@ class Stage:
         self.reports = FakeReports()
         self.owner = FakeOwner([], Kill(), lambda: int(self.world.now_s * 1000))
 
-    def perform(self, way: Way, kill: Kill | None = None) -> FailoverState:
+    def conductor(self, way: Way, kill: Kill | None = None, skipped_hooks: Collection[str] = ()) -> FailoverConductor:
         self.owner.kill = self.hooks.kill = Kill() if kill is None else kill
         effects = FakeFailover(self.world, self.owner.kill)
         clock = Clock(monotonic=lambda: self.world.now_s, sleep=self.world.tick, now_ms=lambda: int(self.world.now_s * 1000))
-        return FailoverConductor(self.config, self.owner, effects, self.reports, clock, way, call=self.hooks).run()
+        return FailoverConductor(
+            self.config, self.owner, effects, self.reports, clock, way, skipped_hooks=skipped_hooks, call=self.hooks
+        )
+
+    def perform(self, way: Way, kill: Kill | None = None) -> FailoverState:
+        return self.conductor(way, kill).run()
+
+    def abort(self, kill: Kill | None = None, skipped_hooks: Collection[str] = ()) -> FailoverState:
+        conductor = self.conductor(Way.OUT, kill, skipped_hooks)
+        conductor.abort()
+        return conductor.state()
 
 
 def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted() -> None:
@@ -167,3 +177,91 @@ def test_a_fail_over_of_a_release_without_a_step_is_done_once_its_last_step_is()
     rows = [row for row in stage.owner.rows_so_far if row.step != Step.ADMIT_WRITERS]
     assert state_of(rows).next_step(Way.OUT) is None
     assert state_of(row for row in rows if row.step != Step.REPORT).next_step(Way.OUT) is not None
+
+
+UNDO = HookCall(command=["switch-back"])
+UNDOABLE = [
+    hook("announce", before=Step.CHECK),
+    hook("close", before=Step.FENCE, undo=UNDO),
+    hook("switch", after=Step.MOVE_GROUPS, undo=UNDO),
+    hook("told", after=Step.REPORT),
+]
+
+
+def test_an_abort_undoes_hooks_the_last_one_first_and_the_next_fail_over_calls_all_with_other_ids() -> None:
+    stage = Stage(hooks=UNDOABLE)
+    stage.perform(Way.OUT)
+    state = stage.abort()
+    assert (state.phase, state.is_aborting, state.hooks.names) == ("at the source", False, ())
+    assert not stage.world.is_fenced
+    assert stage.hooks.calls[4:] == [("switch", "undo"), ("close", "undo")]
+    assert stage.hooks.documents[4]["id"] == "f/fail-over/0/switch/undo"
+    assert stage.perform(Way.OUT).phase == "failed over"
+    assert stage.hooks.calls[6:] == [(each.name, "do") for each in UNDOABLE]
+    assert [document["id"] for document in stage.hooks.documents[6:]] == [f"f/fail-over/1/{each.name}/do" for each in UNDOABLE]
+    stage.abort()
+    assert stage.hooks.calls[10:] == [("switch", "undo"), ("close", "undo")]
+
+
+def test_an_abort_of_a_fail_over_that_was_killed_at_any_effect_undoes_every_hook_that_may_have_had_an_effect() -> None:
+    kill, undone = Kill(), set[tuple[str, ...]]()
+    Stage(hooks=UNDOABLE).perform(Way.OUT, kill)
+    for at in range(1, kill.count):
+        stage = Stage(hooks=UNDOABLE)
+        with pytest.raises(KilledError):
+            stage.perform(Way.OUT, Kill(at))
+        called = [name for name, _ in stage.hooks.calls if name in ("close", "switch")]
+        stage.abort()
+        after = tuple(name for name, action in stage.hooks.calls if action == "undo")
+        assert [name for name in after if name in called] == called[::-1], at
+        assert not any(stage.hooks.effects.get(name) for name in ("close", "switch")), at
+        undone.add(after)
+        assert stage.perform(Way.OUT).phase == "failed over", at
+    assert undone == {(), ("close",), ("switch", "close")}
+
+
+def test_an_abort_that_is_killed_anywhere_is_finished_by_the_next_one_with_the_same_ids() -> None:
+    def failed_over() -> Stage:
+        stage = Stage(hooks=UNDOABLE)
+        stage.perform(Way.OUT)
+        return stage
+
+    kill = Kill()
+    failed_over().abort(kill)
+    for at in range(kill.count):
+        stage = failed_over()
+        with pytest.raises(KilledError):
+            stage.abort(Kill(at))
+        assert stage.world.is_fenced or not any(stage.hooks.effects[name] for name in ("close", "switch")), at
+        if state_of(stage.owner.rows_so_far).begun_at:
+            stage.abort()
+        undone = [document["id"] for document in stage.hooks.documents if document["action"] == "undo"]
+        assert list(dict.fromkeys(undone)) == ["f/fail-over/0/switch/undo", "f/fail-over/0/close/undo"], at
+        assert len(undone) <= 3, "only the one that was killed is called again"
+        assert not stage.world.is_fenced, at
+
+
+def test_an_undo_that_fails_ends_the_abort_with_the_mirror_still_fenced() -> None:
+    stage = Stage(hooks=UNDOABLE)
+    stage.perform(Way.OUT)
+    stage.hooks.failing = {"close": 2}
+    for _ in range(2):
+        with pytest.raises(
+            HookFailedError, match=r"hook close \(undo\): .*failover abort FILE` calls it again; .*--skip-hook close"
+        ):
+            stage.abort()
+        assert stage.world.is_fenced
+        assert state_of(stage.owner.rows_so_far).is_aborting
+    assert stage.abort().phase == "at the source"
+    assert stage.hooks.calls[4:] == [("switch", "undo"), *[("close", "undo")] * 3]
+
+
+def test_an_undo_that_was_done_by_hand_is_skipped_and_not_owed_by_the_next_abort() -> None:
+    stage = Stage(hooks=UNDOABLE)
+    stage.perform(Way.OUT)
+    stage.abort(skipped_hooks={"switch"})
+    assert stage.hooks.calls[4:] == [("close", "undo")]
+    with pytest.raises(KilledError):
+        stage.perform(Way.OUT, Kill(1))
+    stage.abort()
+    assert stage.hooks.calls[5:] == []

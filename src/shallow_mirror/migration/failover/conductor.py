@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from shallow_mirror.config.failover_config import FailoverConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Owner, Reports as MigrationReports
-from shallow_mirror.migration.failover.state import KEEPING, FailoverState, state_of
+from shallow_mirror.migration.failover.state import ABORTED_OUT, ABORTING, KEEPING, FailoverState, state_of
 from shallow_mirror.migration.failover.steps import Step, Way, steps_of
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.hook_runner import HookRunner
@@ -46,6 +46,7 @@ class Effects(Protocol):
     def fence(self) -> Detail: ...
     def open_topics(self) -> int: ...
     def move_groups(self) -> Detail: ...
+    def release(self) -> None: ...
     def count_losses(self, state: FailoverState, /) -> Detail: ...
     def back_problems(self, state: FailoverState, /) -> list[str]: ...
     def active_groups(self) -> list[str]: ...
@@ -89,17 +90,7 @@ class FailoverConductor:
         self._owner, self._effects, self._reports, self._clock, self._way = owner, effects, reports, clock, way
         self._waiting = Waiting(way.value, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
-        self._hooks = HookRunner(
-            waiting=self._waiting,
-            clock=clock,
-            says=lambda sentence: reports.says(f"{way}: {sentence}"),
-            append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
-            document=self._hook_document,
-            id_of=lambda hooks: f"{config.failover}/{way}/{hooks.reopenings}",
-            command=f"shallow-mirror failover {'run' if way is Way.OUT else 'back'} {shlex.quote(config.path)}",
-            skipped=skipped_hooks,
-            call=call,
-        )
+        self._skipped_hooks, self._call = skipped_hooks, call
 
     def run(self) -> FailoverState:
         """Perform every step that is not done. Raises ConfigError, WaitsForOutsideError, FencedError, RecoverNeededError.
@@ -128,13 +119,35 @@ class FailoverConductor:
             state = self.state()
         return state
 
+    def abort(self) -> None:
+        """Take the way out back, or finish that; nothing is in its way any more. Raises HookFailedError, FencedError."""
+        self._append(ABORTING)
+        # Before the mirror may write to the target again: what a hook has sent there leaves it first.
+        self._hooks("abort").undo(self._config.hooks, self.state().hooks)
+        self._retried(self._effects.release)
+        self._append(ABORTED_OUT)
+
     def _call_hooks(self, state: FailoverState, done: Sequence[Step], following: Step | None) -> bool:
         own = {info.step.value for info in steps_of(self._way)}
         due = due_hooks([hook for hook in self._config.hooks if hook.place[1] in own], state.hooks, done, following, list(Step))
         if due:
             self._waiting.begin(done[-1] if following is None else following)
-            self._hooks.run(due, state.hooks, may_end=self._way is Way.OUT and Step.FENCE not in state.done)
+            runner = self._hooks("run" if self._way is Way.OUT else "back")
+            runner.run(due, state.hooks, may_end=self._way is Way.OUT and Step.FENCE not in state.done)
         return bool(due)
+
+    def _hooks(self, command: str) -> HookRunner:
+        return HookRunner(
+            waiting=self._waiting,
+            clock=self._clock,
+            says=lambda sentence: self._reports.says(f"{self._way}: {sentence}"),
+            append=lambda event, *, step, detail: self._append(event, step=Step(step), detail=detail),
+            document=self._hook_document,
+            id_of=lambda hooks: f"{self._config.failover}/{self._way}/{hooks.reopenings}",
+            command=f"shallow-mirror failover {command} {shlex.quote(self._config.path)}",
+            skipped=self._skipped_hooks,
+            call=self._call,
+        )
 
     def _hook_document(self) -> Mapping[str, Any]:
         sides = (self._effects.source_alias, self._effects.target_alias)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.failover.conductor import FailoverConductor, Reports
 from shallow_mirror.migration.failover.effects import FailoverEffects
-from shallow_mirror.migration.failover.state import ABORTED_OUT, ABORTING, FailoverState, state_of
+from shallow_mirror.migration.failover.state import FailoverState, state_of
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.session import Options, owned_log, require_sole
@@ -67,9 +67,10 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
     """Take a fail-over back, or finish that: the mirror may start again, and continues where it ended.
 
     Raises ConfigError with everything that is in the way, before anything is done: records or offsets of others at the target,
-    a way back that has begun. Raises RetriableError, FencedError.
+    a way back that has begun. Raises RetriableError, FencedError; HookFailedError if the `undo` of a hook fails.
     """
     config = files.config
+    options.require_hooks(config.hooks)
     state = read_failover(files)
     if Way.BACK in state.begun_at:
         raise ConfigError(
@@ -84,10 +85,8 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
         problems = [] if state.is_aborting else effects.abort_problems(state, despite_groups=despite_groups)
         if problems:
             raise ConfigError(problems)
-        with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
-            owner.append(event=ABORTING, wave=Way.OUT.value)
-            effects.release()
-            owner.append(event=ABORTED_OUT, wave=Way.OUT.value)
+        with _conducted(files, effects, reports, options, Way.OUT) as conductor:
+            conductor.abort()
     return read_failover(files)
 
 
@@ -101,11 +100,20 @@ def _perform(
         problems = effects.problems() if way is Way.OUT else effects.back_problems(state)
         if problems:
             raise ConfigError(problems)
+    with _conducted(files, effects, reports, options, way) as conductor:
+        return conductor.run()
+
+
+@contextmanager
+def _conducted(
+    files: FailoverFiles, effects: FailoverEffects, reports: Reports, options: Options, way: Way
+) -> Iterator[FailoverConductor]:
+    """Take over the table of the fail-over."""
+    config = files.config
     with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
-        conductor = FailoverConductor(
+        yield FailoverConductor(
             config, owner, effects, reports, options.clock, way, waits=options.waits, skipped_hooks=options.skipped_hooks
         )
-        return conductor.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

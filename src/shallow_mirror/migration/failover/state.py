@@ -9,7 +9,7 @@ from typing import Any
 
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
-from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, NO_HOOKS, HookState
+from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE, NO_HOOKS, HookState
 from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
 
 ABORTING, ABORTED_OUT = "aborting", "aborted"
@@ -78,7 +78,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
         if row.event in (ABORTING, ABORTED_OUT):
             is_aborting = row.event == ABORTING
             if not is_aborting:
-                aborted_at, waiting = row.at, None
+                aborted_at, waiting, hooks = row.at, None, hooks.aborted()
                 for forgotten in (done, done_at, begun_at):
                     forgotten.clear()
             continue
@@ -91,7 +91,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
             for step in order[order.index(Step(row.step)) :]:
                 done.pop(step, None)
             hooks = hooks.reopened(row.step, list(Step))
-        elif row.event in (HOOK_BEGUN, HOOK_DONE):
+        elif row.event in (HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE):
             hooks = hooks.after(row)
         elif row.event == KEEPING:
             keeping += row.detail["writes"]

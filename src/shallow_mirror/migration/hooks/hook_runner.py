@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shallow_mirror.config.hook_settings import Hook, MigrationHook
+from shallow_mirror.config.hook_settings import FailoverHook, Hook, MigrationHook
 from shallow_mirror.errors import HookFailedError
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.hooks.hook_call import Call, CallFailedError, call_hook
@@ -54,7 +54,7 @@ class HookRunner:
             self.append(HOOK_DONE, step=step, detail={"hook": hook.name, "skipped": False, "seconds": seconds})
             self.says(f"hook {hook.name}: done in {seconds:.1f} s")
 
-    def undo(self, hooks: Sequence[MigrationHook], state: HookState) -> None:
+    def undo(self, hooks: Sequence[MigrationHook | FailoverHook], state: HookState) -> None:
         """Undo every hook that has begun, the last one first. Raises HookFailedError."""
         by_name = {hook.name: hook for hook in hooks}
         for name in reversed(state.begun):

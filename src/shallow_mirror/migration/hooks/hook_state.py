@@ -35,7 +35,7 @@ class HookState:
     done: Mapping[str, str] = field(default_factory=dict)
     """By name the step of each hook that is not called again."""
     reopenings: int = 0
-    """So many times an earlier step had to be done again. Part of the ids: those of a step that is done again are new."""
+    """So many times an earlier step, or an aborted fail-over, had to be done again. Part of the ids: new calls have new ones."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +62,10 @@ class HookState:
         """Return the state once the step `first` has to be done again: hooks at it and behind it are called again."""
         kept = {name: step for name, step in self.done.items() if order.index(step) < order.index(first)}
         return replace(self, done=kept, reopenings=self.reopenings + 1)
+
+    def aborted(self) -> HookState:
+        """Return the state of the next attempt: nothing was called yet, and its ids are new."""
+        return HookState(reopenings=self.reopenings + 1)
 
 
 NO_HOOKS = HookState()
