@@ -16,7 +16,7 @@ from shallow_mirror.errors import ConfigError, HookFailedError
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.failover import FailoverState, Step, Way
 from shallow_mirror.migration.failover.conductor import FailoverConductor
-from shallow_mirror.migration.failover.state import state_of
+from shallow_mirror.migration.failover.state import ABORTED_OUT, ABORTING, state_of
 
 
 class Stage:
@@ -81,6 +81,19 @@ def test_nothing_is_deleted_if_a_kept_record_differs(monkeypatch: pytest.MonkeyP
     with pytest.raises(ConfigError, match="nothing was deleted at east"):
         stage.perform(Way.BACK)
     assert stage.world.topic_id == "old"
+
+
+def test_hooks_of_a_fail_over_that_was_aborted_are_called_again_with_new_ids() -> None:
+    owner = FakeOwner([], Kill(), lambda: 0)
+    owner.append(event="begun", wave=Way.OUT.value)
+    for event in ("hook begun", "hook done"):
+        owner.append(event=event, wave=Way.OUT.value, step=Step.CHECK.value, detail={"hook": "gateway"})
+    before = state_of(owner.rows_so_far)
+    assert (before.hooks.begun, before.hooks.names) == (("gateway",), ("gateway",))
+    for event in (ABORTING, ABORTED_OUT):
+        owner.append(event=event, wave=Way.OUT.value)
+    after = state_of(owner.rows_so_far)
+    assert (after.hooks.names, after.hooks.reopenings, after.begun_at) == ((), before.hooks.reopenings + 1, {})
 
 
 def test_steps_that_were_reopened_are_not_done() -> None:

@@ -88,6 +88,8 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
             owner.append(event=ABORTING, wave=Way.OUT.value)
             effects.release()
             owner.append(event=ABORTED_OUT, wave=Way.OUT.value)
+    for name in state.hooks.begun:
+        reports.says(f"{Way.OUT}: hook {name} was called: take back what it changed; the next fail-over calls it again")
     return read_failover(files)
 
 

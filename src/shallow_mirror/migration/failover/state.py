@@ -79,6 +79,8 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
             is_aborting = row.event == ABORTING
             if not is_aborting:
                 aborted_at, waiting = row.at, None
+                # Another number, so that the ids of the hooks of the next fail-over are new.
+                hooks = HookState(reopenings=hooks.reopenings + 1)
                 for forgotten in (done, done_at, begun_at):
                     forgotten.clear()
             continue
