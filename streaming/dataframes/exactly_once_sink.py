@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import NEWEST_COLUMNS, newest_batch_of
+from shallow_mirror.checkpoints import newest_batch_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import WRITTEN_RECORDS_LAYOUT, Comparison, TableStorage
 from shallow_mirror.config import SinkConfig
@@ -282,7 +282,7 @@ class ExactlyOnceKafkaSink:
 
 def _newest_of(owner: LedgerOwner) -> RecordedMicroBatch | None:
     """Return the newest streaming micro-batch of any query, as far as the table has rows of it."""
-    newest = newest_batch_of(owner.pieces(NEWEST_COLUMNS))
+    newest = newest_batch_of(owner.pieces)
     if newest is None:
         return None
     query_id, batch_id = newest
