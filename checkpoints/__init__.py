@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         table_properties as table_properties,
     )
     from shallow_mirror.checkpoints.rows.written_rows import (
-        NEWEST_COLUMNS as NEWEST_COLUMNS,
         newest_batch_of as newest_batch_of,
         segment_of as segment_of,
     )

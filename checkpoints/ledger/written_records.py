@@ -9,7 +9,7 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR
 from shallow_mirror.checkpoints.rows.table_layout import WRITTEN_RECORDS_LAYOUT
-from shallow_mirror.checkpoints.rows.written_rows import NEWEST_COLUMNS, newest_batch_of
+from shallow_mirror.checkpoints.rows.written_rows import newest_batch_of
 from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
@@ -52,7 +52,7 @@ class WrittenRecords:
 
     def newest(self) -> pa.Table:
         """Return the rows of the newest streaming micro-batch, with the source offsets behind which another query begins."""
-        newest = newest_batch_of(self._snapshot.batches(self._settled(), NEWEST_COLUMNS))
+        newest = newest_batch_of(lambda columns: self._snapshot.batches(self._settled(), columns))
         return WRITTEN_RECORDS_LAYOUT.schema.empty_table() if newest is None else self.of_batch(*newest)
 
     def _read(self, condition: Condition) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -136,13 +136,10 @@ def written_ends_after(
     return moved
 
 
-NEWEST_COLUMNS = ["query_id", "batch_id", "micro_batch"]
-
-
-def newest_batch_of(pieces: Iterable[pa.RecordBatch]) -> tuple[str, int] | None:
-    """Return query id and batch id of the newest streaming micro-batch. `pieces`: of all rows, with NEWEST_COLUMNS."""
+def newest_batch_of(read: Callable[[list[str]], Iterable[pa.RecordBatch]]) -> tuple[str, int] | None:
+    """Return query id and batch id of the newest streaming micro-batch. `read`: return columns of all rows, piece by piece."""
     newest: tuple[int, str, int] | None = None
-    for piece in pieces:
+    for piece in read(["query_id", "batch_id", "micro_batch"]):
         rows = piece.filter(pc.is_valid(piece["batch_id"]))
         if rows.num_rows:
             last = rows.slice(pc.index(rows["micro_batch"], pc.max(rows["micro_batch"])).as_py(), 1).to_pylist()[0]

@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import NEWEST_COLUMNS, newest_batch_of
+from shallow_mirror.checkpoints import newest_batch_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import WRITTEN_RECORDS_LAYOUT, Comparison, TableStorage
 from shallow_mirror.config import SinkConfig
@@ -80,6 +81,8 @@ class ExactlyOnceKafkaSink:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
+        self._identity = RunIdentity.of_this_process()
+        """One for all attempts: a take-over that was written is recognised."""
         self._run: _Run | None = None
         self._sink: RecordSink | None = None
         self._newest: RecordedMicroBatch | None = None
@@ -132,6 +135,7 @@ class ExactlyOnceKafkaSink:
         """Close the connections. What is decided is already committed."""
         with self._lock:
             run, self._run, self._sink = self._run, None, None
+            self._identity = RunIdentity.of_this_process()
             if run is not None:
                 run.target.close()
 
@@ -206,23 +210,28 @@ class ExactlyOnceKafkaSink:
                 pass_secrets_to_workers(spark, [config.client])
             storage = TableStorage.to_write(config.table_location, config.tables_writer, spark, layout=WRITTEN_RECORDS_LAYOUT)
             storage.require_conditional_writes()
-            deadline = Deadline.after_ms(_START_MS, time.monotonic)
-            target = Cluster(config.client)
-            identity = RunIdentity.of_this_process()
-            owner = LedgerOwner.take_over(
-                storage,
-                layout=WRITTEN_RECORDS_LAYOUT,
-                name=config.name,
-                source_cluster_id=_NO_SOURCE_CLUSTER,
-                target_cluster_id=reach(target, f"the target of sink {config.name}", deadline).cluster_id,
-                run=identity,
-                now_ms=lambda: int(time.time() * 1000),
-                before_creation=lambda: refuse_used_ids(target, transactional_ids(config.name, id_count(config.slots)), deadline),
-                slots=id_count(config.slots),
-            )
-            _log.info("run epoch %d of sink %s took over %s", owner.run_epoch, config.name, config.tables)
-            self._run = _Run(identity, owner, target)
+            with ExitStack() as connections:
+                target = connections.enter_context(closing(Cluster(config.client)))
+                self._run = self._owning_run(storage, target)
+                connections.pop_all()  # they last as long as the run
         return self._run
+
+    def _owning_run(self, storage: TableStorage, target: Cluster) -> _Run:
+        config, deadline = self.config, Deadline.after_ms(_START_MS, time.monotonic)
+        ids = transactional_ids(config.name, id_count(config.slots))
+        owner = LedgerOwner.take_over(
+            storage,
+            layout=WRITTEN_RECORDS_LAYOUT,
+            name=config.name,
+            source_cluster_id=_NO_SOURCE_CLUSTER,
+            target_cluster_id=reach(target, f"the target of sink {config.name}", deadline).cluster_id,
+            run=self._identity,
+            now_ms=lambda: int(time.time() * 1000),
+            before_creation=lambda: refuse_used_ids(target, ids, deadline),
+            slots=len(ids),
+        )
+        _log.info("run epoch %d of sink %s took over %s", owner.run_epoch, config.name, config.tables)
+        return _Run(self._identity, owner, target)
 
     def _recovered(self, run: _Run, parallelism: int) -> RecordSink:
         """Resolve the last decision, and fence every transactional id. Raises MicroBatchInDoubtError.
@@ -273,7 +282,7 @@ class ExactlyOnceKafkaSink:
 
 def _newest_of(owner: LedgerOwner) -> RecordedMicroBatch | None:
     """Return the newest streaming micro-batch of any query, as far as the table has rows of it."""
-    newest = newest_batch_of(owner.pieces(NEWEST_COLUMNS))
+    newest = newest_batch_of(owner.pieces)
     if newest is None:
         return None
     query_id, batch_id = newest

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from py4j.protocol import Py4JError
 
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.records import MicroBatchId
 from shallow_mirror.spark_connect import is_connect
@@ -15,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 _QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
 """Local properties of the thread of a query (StreamExecution)."""
+_LISTED_WITHIN_MS, _PAUSE_S = 30_000, 0.1
 
 
 def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, str]:
@@ -36,7 +39,9 @@ def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, s
 
 def _query_of_connect(spark: Any, sink: str) -> tuple[str, str]:
     """Return query id and run id. The worker of foreachBatch is not told, but lists the queries of its session."""
-    active = spark.streams.active
+    patience = Deadline.after_ms(_LISTED_WITHIN_MS, time.monotonic)
+    while not (active := spark.streams.active) and not patience.is_over():
+        time.sleep(_PAUSE_S)  # the first micro-batch may begin before the server lists its query
     chosen = [query for query in active if query.name == sink] or active
     if len(chosen) != 1:
         raise ConfigError(

@@ -88,6 +88,8 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         assert aborted.code == 0, aborted.stderr
         assert "aborted; start mirror" in aborted.lines[-1]
         assert json.loads(undone.read_text(encoding="utf-8"))["id"] == switched["id"].replace("/do", "/undo")
+        assert "fail-over: hook switch: undo" in aborted.stderr
+        assert "announce" not in aborted.stderr, "it was skipped"
         assert "an earlier fail-over was aborted at" in "\n".join(console("failover", "status", str(drill.file)).lines)
         again = console("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
         assert again.code == 0, again.stderr

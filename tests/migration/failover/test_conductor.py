@@ -195,6 +195,10 @@ def test_an_abort_undoes_hooks_the_last_one_first_and_the_next_fail_over_calls_a
     assert (state.phase, state.is_aborting, state.hooks.names) == ("at the source", False, ())
     assert not stage.world.is_fenced
     assert stage.hooks.calls[4:] == [("switch", "undo"), ("close", "undo")]
+    named = [line for line in stage.reports.lines if "take back" in line]
+    assert named == [
+        f"fail-over: hook {name} was called, and has no undo: take back what it changed" for name in ("announce", "told")
+    ]
     assert stage.hooks.documents[4]["id"] == "f/fail-over/0/switch/undo"
     assert stage.perform(Way.OUT).phase == "failed over"
     assert stage.hooks.calls[6:] == [(each.name, "do") for each in UNDOABLE]

@@ -125,6 +125,9 @@ class FailoverConductor:
         # Before the mirror may write to the target again: what a hook has sent there leaves it first.
         self._hooks("abort").undo(self._config.hooks, self.state().hooks)
         self._retried(self._effects.release)
+        for name in self.state().hooks.begun:
+            if name not in self._skipped_hooks:
+                self._reports.says(f"{self._way}: hook {name} was called, and has no undo: take back what it changed")
         self._append(ABORTED_OUT)
 
     def _call_hooks(self, state: FailoverState, done: Sequence[Step], following: Step | None) -> bool:

@@ -17,8 +17,6 @@ from shallow_mirror.wire.records.varints import Longs, Octets, put_varints, vari
 _ATTRIBUTES_BYTES = 1
 _NO_HEADERS = pa.scalar(b"\x00", pa.binary())
 """The number of headers, 0."""
-_OFFSETS, _BYTES = 1, 2
-"""Which buffers of an array of byte strings."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
