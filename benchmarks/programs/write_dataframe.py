@@ -50,6 +50,7 @@ def main() -> None:
 def _spark(job: dict[str, Any]) -> Write:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(MASTER).appName("write-dataframe").config("spark.jars", job["jars"])
     for name, value in (SESSION | {"spark.local.dir": f"{job['folder']}/local"}).items():
         builder = builder.config(name, value)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
 """Local properties of the thread of a query (StreamExecution)."""
-_LISTED_WITHIN_MS, _PAUSE_S = 30_000, 0.1
+_LISTED_WITHIN_MS, _PAUSE_S = 10_000, 0.1
 
 
 def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, str]:
@@ -42,6 +42,11 @@ def _query_of_connect(spark: Any, sink: str) -> tuple[str, str]:
     patience = Deadline.after_ms(_LISTED_WITHIN_MS, time.monotonic)
     while not (active := spark.streams.active) and not patience.is_over():
         time.sleep(_PAUSE_S)  # the first micro-batch may begin before the server lists its query
+    if not active:
+        raise ConfigError(
+            f"the server of Spark Connect ({spark.version}) does not list the query of this micro-batch, as 4.3.0: use a classic "
+            "session, or another release"
+        )
     chosen = [query for query in active if query.name == sink] or active
     if len(chosen) != 1:
         raise ConfigError(
