@@ -275,10 +275,11 @@ class Passage:
         """Return the writes to the cluster that the wave has left last that are not settled."""
         return find_late_writes(self.files, self.wave, wave)
 
-    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror."""
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror. Return the topics that the
+        other cluster does not have any more."""
         assert self.reverse is not None, "asked for only where a reverse mirror is named"
-        register_positions(self.reverse, starts)
+        return register_positions(self.reverse, starts)
 
     def reverse_run(self) -> MirrorRun | None:
         return None if self.reverse is None else run_of(self.reverse, since_registration=True)
