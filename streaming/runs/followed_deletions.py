@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from shallow_mirror.broker import Cluster, delete_topic_by_id
-from shallow_mirror.broker.cluster import gone_topics, missing_topics
+from shallow_mirror.broker.cluster import absent_topics
 from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls, TopicIncarnation
@@ -92,8 +92,7 @@ class FollowedDeletions:
         if cluster_id != self._source_cluster_id:
             raise RetriableError("OTHER_CLUSTER", f"the source answers as cluster {cluster_id}, not {self._source_cluster_id}")
         # A name may have had several ids: whatever has it now is there again.
-        suspected = dict.fromkeys(missing_topics(source, sorted(names), deadline).gone, "")
-        absent = {name for name, now in gone_topics(source, suspected, deadline, asks_all=True).items() if not now}
+        absent = absent_topics(source, names, deadline)
         return {topic for topic in incarnations if topic.topic in absent}
 
     def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> str:

@@ -243,7 +243,7 @@ class FakeEffects:
         late = self._world.foreign[side] - len(self._world.settled[side])
         return [LateWrite(topic_partition=PARTITION, start=end, end=end + late, record_count=late)] if late else []
 
-    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
         self._kill()
         assert self._world.handed["east"] == "handed over", "the reverse mirror may write while the mirror still copies"
         start = starts[PARTITION]
@@ -251,6 +251,7 @@ class FakeEffects:
         self._world.reverse_start = start
         self._world.copied_before_move = self._world.logs["east"]
         self._kill()
+        return frozenset()
 
     def reverse_run(self) -> MirrorRun | None:
         return MirrorRun(description="run 1", is_alive=True, is_over=False) if self._world.is_reverse_running else None

@@ -33,7 +33,7 @@ def test_fillers_of_preserved_offsets_are_no_records_of_others(
     passage: Any = SimpleNamespace(
         mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved), target=SimpleNamespace(client=None)),
         other=None,
-        undecided_targets=frozenset,
+        written_targets=lambda: frozenset([COPIED]),
         target_topic=lambda topic: topic,
         mapped_ends=lambda: mapped,
         other_log_ends=lambda: {name: LogEnd(end, end) for name, end in ends.items()},

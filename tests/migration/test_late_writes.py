@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from tests.fakes.strict_broker import StrictCluster
+from tests.support.record_batches import batch, marker
 
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
-from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.errors import ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.migration import Choice, late_settling, read_state, settle_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
-from shallow_mirror.migration.late_writes import Copied, LateWrite, Passed, gaps_of, settled_writes
+from shallow_mirror.migration.late_writes import Copied, LateWrite, Passed, gaps_of, holding_records, settled_writes
 from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.state import BEGUN, DONE
 from shallow_mirror.migration.steps import Direction, Step
@@ -152,6 +158,48 @@ def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
     copies = Copies()
     settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
     assert [made.target_topic for _, made in copies.made] == [name.topic]
+
+
+def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own copies, which older tables do not have, would count as late writes, and be copied back."""
+    at_source(monkeypatch, FIRST)
+    asked: list[str] = []
+
+    def older_tables(reverse: MirrorConfig) -> OlderTablesError:
+        asked.append(reverse.mirror)
+        return OlderTablesError("run 1 micro-batch 3", "reverse-0 has committed micro-batch 5", 8)
+
+    has_map = SimpleNamespace(offset_map=SimpleNamespace(snapshot=lambda: 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(late_settling, "older_tables", older_tables)
+        patch.setattr(late_settling, "TableStorage", lambda _location: has_map)
+        copies = Copies()
+        with pytest.raises(OlderTablesError, match="tables are older than the target"):
+            settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert (asked, copies.made) == (["reverse"], [])
+    assert read_state(files).waves["all"].settling == ()
+    assert [write for settled in settle_late_writes(files, Said(), Choice.CARRY, copy=copies) for write in settled.writes] == [
+        FIRST
+    ]
+
+
+def test_a_log_with_only_markers_and_aborted_records_holds_none() -> None:
+    with StrictCluster() as west:
+        west.create_topic("orders", 4)
+        logs = {
+            0: [marker(0, 0, 7), marker(1, 1, 8)],
+            1: [batch(0, 2, attributes=0x10, producer_id=7, base_sequence=0), marker(2, 0, 7)],
+            2: [batch(0, 2, attributes=0x10, producer_id=7, base_sequence=0), marker(2, 1, 7)],
+            3: [batch(0, 1)],
+        }
+        for partition, batches in logs.items():
+            west.seed(("orders", partition), *batches)
+        ends = {TopicPartition("orders", partition): west.log("orders", partition).end_offset for partition in logs}
+        client = ClientConfig.from_properties({"bootstrap.servers": west.bootstrap})
+        with closing(Cluster(client)) as cluster:
+            assert holding_records(cluster, client, ends) == [TopicPartition("orders", partition) for partition in (2, 3)]
 
 
 def test_the_document_of_a_late_write_is_read_back() -> None:

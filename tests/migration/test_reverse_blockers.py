@@ -16,10 +16,11 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import Operation
+from shallow_mirror.broker.cluster import topic_presence
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration.reverse_blockers import reverse_problems
-from shallow_mirror.migration.reverse_mirror import register_positions
+from shallow_mirror.migration.reverse_mirror import register_positions, reverse_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.types import TopicPartition
 
@@ -95,6 +96,32 @@ def test_offsets_that_the_reverse_file_preserves_are_in_the_way_and_never_regist
     with pytest.raises(ConfigError, match=expected):
         register_positions(move.reverse(), {TopicPartition("orders", 0): 3})
     assert list(move.folder.iterdir()) == []
+
+
+def test_a_topic_that_was_deleted_since_the_point_of_no_return_gets_no_position(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_presence, "NEW_TOPIC_PATIENCE_MS", 1)
+    move.topic()
+    orders, gone = TopicPartition("orders", 0), TopicPartition("gone", 0)
+    for _ in range(2):  # again after a crash
+        assert register_positions(move.reverse(), {orders: 0, gone: 5}) == {"gone"}
+    assert reverse_positions(move.reverse()) == {orders: 0}
+
+
+def test_a_topic_that_its_broker_does_not_show_has_to_be_looked_for_again(move: Move) -> None:
+    move.topic()
+    register_positions(move.reverse(), {TopicPartition("orders", 0): 0})
+
+    def forbid(body: Any) -> None:
+        for topic in body.topics:
+            if topic.name == "hidden":
+                topic.error_code = 29
+
+    move.west.create_topic("hidden", 1, **OPEN)
+    move.west.alter_responses("Metadata", forbid)
+    with pytest.raises(RetriableError, match="TOPIC_AUTHORIZATION_FAILED: topic hidden of source cluster west"):
+        register_positions(move.reverse(), {TopicPartition("orders", 0): 0, TopicPartition("hidden", 0): 0})
 
 
 def test_tables_that_cannot_be_created_are_in_the_way(move: Move) -> None:

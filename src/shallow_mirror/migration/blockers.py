@@ -64,7 +64,7 @@ class Passage(Protocol):
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
-    def undecided_targets(self) -> frozenset[TopicPartition]: ...
+    def written_targets(self) -> frozenset[TopicPartition]: ...
     def log_ends(self) -> LogEnds: ...
     def other_log_ends(self) -> LogEnds: ...
     def controls(self) -> TopicControls: ...
@@ -155,7 +155,7 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
 
 
 def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
-    """Return partitions of the target that have records although the mirror has copied none to them.
+    """Return partitions of the target that have records although the mirror has copied none to them, nor to former topics.
 
     The first micro-batch of a mirror is visible a moment before its rows are settled, and before it has any where offsets are
     preserved: they are looked for again. There, fillers take the offsets below the position.
@@ -163,18 +163,13 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     deadline = Deadline.after_ms(SETTLED_WITHIN_MS, time.monotonic)
     ends = passage.other_log_ends()
     while True:
-        ends_of = {
-            TopicPartition(passage.target_topic(name.topic), name.partition): (
-                end.target_end,
-                end.offset if passage.mirror.topics.is_preserved(name.topic) else 0,
-            )
+        filled_ends = {
+            TopicPartition(passage.target_topic(name.topic), name.partition): end.offset
             for name, end in passage.mapped_ends().items()
+            if passage.mirror.topics.is_preserved(name.topic)
         }
-        foreign, own = [], passage.undecided_targets()
-        for name, log in sorted(ends.items()):
-            copied_end, filled_end = ends_of.get(name, (0, 0))
-            if not copied_end and log.stable > filled_end and name not in own:
-                foreign.append(name)
+        own = passage.written_targets()
+        foreign = [name for name, log in sorted(ends.items()) if log.stable > filled_ends.get(name, 0) and name not in own]
         # A log of which nothing was copied may have markers: of transactions with records of other partitions only.
         foreign = holding_records(passage.other, passage.mirror.target.client, {name: ends[name].stable for name in foreign})
         if not foreign or deadline.is_over():

@@ -356,8 +356,14 @@ class WaveConductor:
         if self._effects.reverse_file is None:
             return {"skipped": "no reverse mirror is named: there is no rollback"}
         passed = state.done[Step.POINT_OF_NO_RETURN]
-        self._retried(lambda: self._effects.prepare_reverse(from_document(passed["other_ends"])))
-        return {}
+        gone = sorted(self._retried(lambda: self._effects.prepare_reverse(from_document(passed["other_ends"]))))
+        if gone:
+            were, them = ("was", "it") if len(gone) == 1 else ("were", "them")
+            self._reports.says(
+                f"{self._wave.name}: {named(gone)} {were} deleted at {self._effects.other_alias} since the point of no return: "
+                f"the reverse mirror copies nothing of {them} back, and a rollback leaves {them} out"
+            )
+        return {"gone": gone} if gone else {}
 
     def _start_reverse(self) -> Detail:
         file = self._effects.reverse_file

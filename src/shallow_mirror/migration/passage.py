@@ -161,10 +161,15 @@ class Passage:
             if ids.get(source.topic) == source.topic_id
         }
 
-    def undecided_targets(self) -> frozenset[TopicPartition]:
-        """Return the partitions of the other cluster with records of the mirror's last decision, as long as it is not settled."""
+    def written_targets(self) -> frozenset[TopicPartition]:
+        """Return the partitions of the other cluster to which the mirror has copied records, also those of former topics of the
+        same names, and of a decision that is not settled yet."""
         offset_map = OffsetMap.open(TableStorage(self.mirror.table_location), mirror=self.mirror.mirror)
-        return frozenset(row.segment.target.topic_partition for row in offset_map.unsettled_rows())
+        # In this order: what is settled in between is among the positions.
+        undecided = {row.segment.target.topic_partition for row in offset_map.unsettled_rows()}
+        positions = offset_map.positions().items()
+        copied = (source.topic_partition for source, position in positions if position.target_end)
+        return frozenset(undecided | {TopicPartition(self.target_topic(name.topic), name.partition) for name in copied})
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         """Verify the copies behind `after`."""
@@ -270,10 +275,11 @@ class Passage:
         """Return the writes to the cluster that the wave has left last that are not settled."""
         return find_late_writes(self.files, self.wave, wave)
 
-    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror."""
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror. Return the topics that the
+        other cluster does not have any more."""
         assert self.reverse is not None, "asked for only where a reverse mirror is named"
-        register_positions(self.reverse, starts)
+        return register_positions(self.reverse, starts)
 
     def reverse_run(self) -> MirrorRun | None:
         return None if self.reverse is None else run_of(self.reverse, since_registration=True)

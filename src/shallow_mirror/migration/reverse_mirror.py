@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterable, Mapping
 
 from shallow_mirror import routing
+from shallow_mirror.broker.cluster import absent_topics
+from shallow_mirror.broker.net import error_name
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration.observations import named
 from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
@@ -39,10 +41,13 @@ def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | Non
     )
 
 
-def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
+def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
     """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
 
-    Takes over its map for that, unless all of them are there. Raises ConfigError if it has other positions already.
+    Takes over its map for that, unless all of them are there. Return the topics that its source does not have any more, and that
+    got no position: of one that is created again, everything is copied.
+
+    Raises ConfigError if it has other positions already, RetriableError.
     """
     topics = sorted({name.topic for name in starts})
     preserving = preserving_problem(config, topics)
@@ -56,20 +61,24 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
             f"reverse mirror {config.mirror}: its position in {name} is {present[name]:,}, but it has to begin at "
             f"{starts[name]:,}: it has run before the move. Give it another mirror id and other tables"
         )
-    if not present.keys() >= starts.keys():
-        _register(config, starts)
+    gone = frozenset[str]() if present.keys() >= starts.keys() else _register(config, starts)
     controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
     if new := [topic for topic in topics if topic not in controls.read().received]:
         controls.add("receive", new)
+    return gone
 
 
-def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
+def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "migrate", deadline, spark=None) as session:
         session.recover(deadline)
         assert session.source is not None, "a mirror reads a cluster"
-        listed = session.source.metadata(sorted({name.topic for name in starts}), deadline).topics
-        ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        topics = {name.topic for name in starts}
+        gone = absent_topics(session.source, topics, deadline)
+        listed = session.source.metadata(sorted(topics - gone), deadline).topics if topics - gone else {}
+        for name, topic in listed.items():
+            if topic.error_code:
+                raise RetriableError(error_name(topic.error_code), f"topic {name} of {config.source_cluster_name}")
         positions = session.owner.positions()
         targets = TargetTopics(
             config,
@@ -78,10 +87,15 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> Non
             positions=positions,
             route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
         )
-        wanted = {SourcePartition(name.topic, ids[name.topic], name.partition): start for name, start in starts.items()}
+        wanted = {
+            SourcePartition(name.topic, listed[name.topic].topic_id, name.partition): start
+            for name, start in starts.items()
+            if name.topic not in gone
+        }
         rows = first_rows(
             targets, session.source, {source: start for source, start in wanted.items() if source not in positions}, deadline
         )
         if rows:
             session.register(rows, deadline)
         session.end.outcome = "migrate: positions registered"
+    return gone

@@ -196,12 +196,28 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
 """By kind of error and what its message has to say."""
 
 
+_EXCLUDED = re.compile(
+    r"target topic \S+ \(for (?P<target_of>\S+)\) was deleted.*, or exclude it \(topics\.exclude\)"
+    r"|^(?P<source>\S+)-\d+: .* was deleted and created again .* Or exclude the topic \(topics\.exclude\)"
+)
+"""What a mirror says of deleted topics at either cluster."""
+
+
 def take_remedy(commands: Commands, error: MirrorError, chance: random.Random) -> str:
     """Take the first remedy that the message names. Raise FindingError where it names none that is known here."""
     for kind, text, remedy in _REMEDIES:
         if isinstance(error, kind) and text in str(error):
             return remedy(commands, error, chance)
     raise FindingError(f"no remedy is known for {type(error).__name__}: {error}") from error
+
+
+def exclude_from_mirror(world: MovingWorld, service: Service, topic: str) -> None:
+    """Exclude a deleted topic; while a wave is under way no file may change, and the mirror is started again in vain."""
+    if topic not in world.deleted:
+        raise FindingError(f"nobody has deleted {topic}")
+    if world.state().under_way is None:
+        world.exclude(service.config.mirror, [topic])
+        world.events.append(f"{service.config.mirror}: topics.exclude: {topic}")
 
 
 def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
@@ -218,5 +234,7 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
         world.events.append(f"{service.config.mirror}: put the newest tables back")
     elif isinstance(error, FencedError | OffsetMapConflictError):
         world.events.append(f"{service.config.mirror}: started again")
+    elif found := _EXCLUDED.search(text):
+        exclude_from_mirror(world, service, found["target_of"] or found["source"])
     else:
         raise FindingError(f"no remedy is known for {service.config.mirror}: {type(error).__name__}: {text}") from error

@@ -13,6 +13,7 @@ from tests.operators.moves.actions import (
     ClientWrites,
     Conduct,
     CreateTopic,
+    DeleteTopic,
     GrowTopic,
     KillMirror,
     Let,
@@ -128,6 +129,24 @@ def test_a_group_behind_records_that_came_after_the_rest_was_copied_is_moved_onc
     assert done.finding is None
     steps = begun(done)
     assert "stop writers" in steps[steps.index("commit groups") :]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("waves", [("ab",), ("a", "b")])
+def test_a_wave_ends_forth_and_back_without_a_topic_that_was_deleted_behind_the_point_of_no_return(
+    performed: Performed, waves: tuple[str, ...]
+) -> None:
+    deleted = ((Step.PREPARE_REVERSE, 0, DeleteTopic(0)),)
+    script = (Let(20), Conduct("run", meanwhile=deleted), Let(10), Conduct("rollback"))
+    done = performed(*script, setting=Setting(waves=waves, quiet="2 seconds"))
+    assert done.finding is None
+    assert any("a was deleted at west since the point of no return: the reverse mirror copies" in event for event in done.events)
+
+
+def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors_own(performed: Performed) -> None:
+    done = performed(Let(20), Conduct("run", meanwhile=((Step.CHECK, 13, DeleteTopic(0)),)), setting=Setting(waves=("a", "b")))
+    assert done.finding is None
+    assert not any("hold records that the mirror did not write" in event for event in done.events)
 
 
 def test_a_group_that_has_members_and_no_offset_is_named(performed: Performed) -> None:

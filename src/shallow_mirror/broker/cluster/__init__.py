@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shallow_mirror.broker.cluster.new_logs import await_logs as await_logs
     from shallow_mirror.broker.cluster.read_replicas import LANES as LANES
     from shallow_mirror.broker.cluster.topic_presence import (
+        absent_topics as absent_topics,
         gone_topics as gone_topics,
         is_incarnation_gone as is_incarnation_gone,
         listed_partitions as listed_partitions,

@@ -75,6 +75,13 @@ def gone_topics(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadli
     return gone
 
 
+def absent_topics(cluster: Cluster, names: Iterable[str], deadline: Deadline) -> frozenset[str]:
+    """Return the topics that do not exist, whatever their ids were: all brokers say so, twice. Raises RetriableError."""
+    suspected = dict.fromkeys(missing_topics(cluster, sorted(names), deadline).gone, "")
+    gone = gone_topics(cluster, suspected, deadline, asks_all=True)
+    return frozenset(name for name, now in gone.items() if not now)
+
+
 def _gone_at_all_brokers(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline, asks_all: bool) -> dict[str, str]:
     if not topic_ids:
         return {}
