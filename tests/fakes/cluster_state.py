@@ -64,6 +64,7 @@ class ClusterState:
             del self.topic_ids[name]
             for topic_partition in [topic_partition for topic_partition in self.logs if topic_partition[0] == name]:
                 del self.logs[topic_partition]
+            self.groups.forget_topic(name)
 
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         return self.logs[topic, partition]

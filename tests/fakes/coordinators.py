@@ -85,6 +85,12 @@ class Groups:
     def is_unstable(self, group: str, topic_partition: PartitionKey) -> bool:
         return any((group, topic_partition) in offsets for offsets in self._pending.values())
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove offsets of a topic that was deleted, also those that wait, as coordinators do."""
+        for offsets in (self.offsets, *self._pending.values()):
+            for key in [key for key in offsets if key[1][0] == topic]:
+                del offsets[key]
+
     def end(self, producer_id: int, *, is_commit: bool) -> None:
         for key in [key for key in self._pending if key[0] == producer_id]:
             offsets = self._pending.pop(key)

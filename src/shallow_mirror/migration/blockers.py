@@ -34,6 +34,7 @@ from shallow_mirror.migration.permissions import (
 )
 from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.streaming.runs import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
@@ -147,7 +148,9 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
     foreign = _foreign_partitions(passage)
-    if foreign:
+    if foreign and (older := older_tables(passage.mirror)) is not None:
+        yield str(older)  # they are copies that these tables do not know
+    elif foreign:
         yield (
             f"{passage.mirror.target.alias}: {named(foreign)} hold records that the mirror did not write: a move needs "
             "topics that only the mirror has written to"
