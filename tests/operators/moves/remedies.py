@@ -107,6 +107,18 @@ def resume(commands: Commands, error: MirrorError, _chance: random.Random) -> st
     return "shallow-mirror resume"
 
 
+def put_newest_back(commands: Commands, error: MirrorError, chance: random.Random) -> str:
+    """Put the newest tables of mirrors that are stopped in their place. One that runs ends, and has them put back then."""
+    world = commands.world
+    older = [service for service in world.services.values() if service.newest is not None]
+    if not older:
+        raise FindingError(f"the newest tables are in their place, and are called older: {error}")
+    stopped = [service for service in older if not service.is_wanted]
+    for service in stopped:
+        _put_newest_back(world, service)
+    return "put the newest tables back" if stopped else wait(commands, error, chance)
+
+
 def nothing(_commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
     return NOTHING_TO_DO
 
@@ -182,6 +194,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "Finish it with `shallow-mirror migrate run FILE`", nothing),
     (ConfigError, "Finish it with `shallow-mirror migrate rollback FILE`", nothing),
     (FencedError, "", await_other),
+    (ConfigError, "the tables are older than the target", put_newest_back),
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
@@ -220,18 +233,20 @@ def exclude_from_mirror(world: MovingWorld, service: Service, topic: str) -> Non
         world.events.append(f"{service.config.mirror}: topics.exclude: {topic}")
 
 
+def _put_newest_back(world: MovingWorld, service: Service) -> None:
+    assert service.newest is not None, "the newest tables are in their place, and are called older"
+    world.put_back(service, service.newest)
+    service.newest = None
+    world.events.append(f"{service.config.mirror}: put the newest tables back")
+
+
 def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
     """Do what the error of a mirror says, before it is started again."""
     text = str(error)
     if isinstance(error, OlderTablesError):
-        assert service.newest is not None, "the newest tables are in their place, and are called older"
-        world.put_back(service, service.newest)
-        service.newest = None
-        world.events.append(f"{service.config.mirror}: put the newest tables back")
+        _put_newest_back(world, service)
     elif "would be a replication cycle" in text and service.newest is not None:
-        world.put_back(service, service.newest)  # the older ones have lost that the topics were handed over
-        service.newest = None
-        world.events.append(f"{service.config.mirror}: put the newest tables back")
+        _put_newest_back(world, service)  # the older ones have lost that the topics were handed over
     elif isinstance(error, FencedError | OffsetMapConflictError):
         world.events.append(f"{service.config.mirror}: started again")
     elif found := _EXCLUDED.search(text):
