@@ -117,7 +117,9 @@ def java_partitions(bootstrap: str, topic: str, keys: Sequence[bytes]) -> dict[b
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "codec", ["none", pytest.param("gzip", marks=pytest.mark.long), pytest.param("snappy", marks=pytest.mark.long), "lz4", "zstd"]
+)
 def test_every_field_arrives_in_every_codec_where_java_would_put_it(spark: Any, topic: Topic, codec: str) -> None:
     rows = spark.range(0, 500, 1, 3).selectExpr(
         "case when id % 7 = 0 then null else concat('customer ', id) end key",
