@@ -19,6 +19,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
 import jwt
+import pytest
 from tests.security.certificates import Identity
 
 Answer = tuple[int, Any]
@@ -187,6 +188,14 @@ class GoogleMetadata(_Service):
         if parts.path in (f"{account}default/", f"{account}{self._email}/"):
             return 200, {"aliases": ["default"], "email": self._email, "scopes": []}
         return (200, "") if parts.path == "/" else (404, "not found")
+
+
+def name_google_metadata(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let google-auth ask this service, in this process and in those that it starts."""
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
+        monkeypatch.setenv(name, host)
+    # It reads the first one when it is imported, which an earlier test may have done.
+    monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", host)
 
 
 class GoogleTokens(_Service):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes.strict_broker import StrictCluster
 from tests.security.cloud_sign_ins import ABSENT, GATED, CloudSignIns
+from tests.security.fake_clouds import name_google_metadata
 from tests.security.secured_cluster import CLIENT_ID, CLIENT_SECRET, SecuredCluster
 from tests.security.token_endpoint import TokenEndpoint
 from tests.support import mirror_runs as runs
@@ -38,6 +39,7 @@ def clouds(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudSig
     ):
         for name, value in clouds.environment.items():
             environment.setenv(name, value)
+        name_google_metadata(clouds.environment["GCE_METADATA_HOST"], environment)
         yield clouds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -245,9 +246,13 @@ def test_what_is_not_answered_in_time_is_no_refusal(nodes: StrictCluster, cluste
     nodes.create_topic("a")
     for api in ("CreateTopics", "IncrementalAlterConfigs"):
         nodes.change_always(api, error(7))
-    with pytest.raises(RetriableError, match=r"^REQUEST_TIMED_OUT: target topic t was not created: by the test"):
+    # The last attempt may be on its way when the time is over.
+    with pytest.raises(
+        RetriableError, match=r"^(REQUEST_TIMED_OUT|DEADLINE): target topic t was not created: (by the test|gave up)"
+    ):
         ensure_topics(cluster, [SPEC], within(200))
-    assert set_topic_configs(cluster, {"a": {"retention.ms": "5"}}, within(200)) == {"a": "REQUEST_TIMED_OUT: by the test"}
+    not_set = set_topic_configs(cluster, {"a": {"retention.ms": "5"}}, within(200))
+    assert re.match(r"REQUEST_TIMED_OUT: by the test|DEADLINE: gave up", not_set["a"])
     nodes.alter_responses("DeleteTopics", lambda response: response.responses.clear())
     with pytest.raises(RetriableError, match="PROTOCOL: target topic a was not deleted: the answer leaves it out"):
         delete_topics(cluster, ["a"], within(200))

@@ -25,6 +25,7 @@ from tests.security.fake_clouds import (
     google_key_file,
     google_problem,
     msk_problem,
+    name_google_metadata,
 )
 from tests.support.deadlines import deadline
 
@@ -202,8 +203,7 @@ def test_azure_exchanges_the_token_of_a_service_account_at_entra(tmp_path: Path,
 def test_google_sends_the_token_of_a_machine_in_googles_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_GCE_CHECK")
     with GoogleMetadata(EMAIL) as service:
-        monkeypatch.setenv("GCE_METADATA_HOST", service.host)
-        monkeypatch.setenv("GCE_METADATA_IP", service.host)
+        name_google_metadata(service.host, monkeypatch)
         token = source("google").token(deadline())
         assert google_problem(token.value, service.issued, EMAIL) is None
         assert 3_500 < token.expires_at_s - time.time() <= 3_600
