@@ -23,6 +23,11 @@ from shallow_mirror.wire.protocol import SplitBatch
 Refuse = Callable[[ColumnBatch, ProduceRefusedError], Exception]
 """Return the error of a batch that the target refuses."""
 
+_AFTER_LOSS = (
+    "The table `written_records` says what each micro-batch had written there: write what is lost again, and continue with a "
+    "sink of another name and other tables"
+)
+
 
 @dataclass(slots=True)
 class _Written:
@@ -150,7 +155,7 @@ class RecordTransaction:
     def _record(self, target: TargetPartition, batches: Sequence[ColumnBatch], base_offsets: Sequence[int]) -> None:
         known_end = self._job.target_ends.get(target, 0)
         if base_offsets[0] < known_end:
-            raise TargetDataLossError(target.topic_partition, known_end, base_offsets[0])
+            raise TargetDataLossError(target.topic_partition, known_end, base_offsets[0], remedy=_AFTER_LOSS)
         written = self._written.setdefault(target, _Written(base_offsets[0], base_offsets[0]))
         for batch, base_offset in zip(batches, base_offsets, strict=True):
             written.end = base_offset + batch.record_count

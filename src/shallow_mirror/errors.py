@@ -183,6 +183,7 @@ class TargetDataLossError(MirrorError):
     recorded_end: int
     base_offset: int
     others: int = 0
+    remedy: str = "Mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
 
     def __post_init__(self) -> None:
         more = f" (and {counted(self.others, 'more partition')} like it)" if self.others else ""
@@ -191,7 +192,7 @@ class TargetDataLossError(MirrorError):
             f"{self.recorded_end}{more}: the target topic was deleted and created again, its log was truncated (an unclean "
             "leader "
             "election, a lost disk), or the cluster was put back from a backup, and has lost records. Nothing more was decided. "
-            "Mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+            + self.remedy
         )
 
 

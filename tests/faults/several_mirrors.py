@@ -26,7 +26,7 @@ _GONE_WITHIN_S = 30.0
 _POLL_S = 0.05
 
 FENCED = "FencedError"
-REFUSED = ("is not new", "the offset map is new, but the target knows the transactional id")
+REFUSED = ("is not new", "the tables are new, but the target knows the transactional id")
 """Of a target that has records; of an id that another mirror uses, or a refused start of the same one has used."""
 
 

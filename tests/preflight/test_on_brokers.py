@@ -110,7 +110,7 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert (later.backlog.offsets, sum(topic.counts.raw.record_count for topic in later.topics)) == (1, 1)
     without_tables = runs.config(tmp_path / "elsewhere", source, target, [f"{topic_name}-.*"], mirror=config.mirror)
     (stop,) = [finding.what for finding in preflight_mirror(without_tables).findings if finding.level is Level.STOPS]
-    assert f"the offset map is new, but the target knows the transactional id {config.mirror}-0" in stop
+    assert f"the tables are new, but the target knows the transactional id {config.mirror}-0" in stop
 
 
 def test_what_would_be_refused_is_reported_with_rule_and_offset_and_nothing_changes(

@@ -96,7 +96,7 @@ def _decision_text(version: int, at_ms: int | None) -> str:
 
 
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
-    """Raise ConfigError if the target knows an id of an offset map that does not exist yet, RetriableError."""
+    """Raise ConfigError if the target knows an id of a mirror or sink whose tables do not exist yet, RetriableError."""
     target.find_coordinators(CoordinatorKind.TXN, transactional_ids, deadline)
     begun = {name: begin_describe_txn(target, name, deadline) for name in transactional_ids}
     for transactional_id in transactional_ids:
@@ -107,18 +107,19 @@ def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline:
             return
         if state is not None:
             raise ConfigError(
-                f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
-                f"{state.state}, producer id {state.producer_id}): another application or another mirror uses it, or this "
-                "mirror's tables are gone. Give the mirror another id (`mirror`), or restore its tables"
+                f"the tables are new, but the target knows the transactional id {transactional_id} (its last transaction: "
+                f"{state.state}, producer id {state.producer_id}): another application, mirror or sink uses it, or the tables of "
+                "this one are gone. Give it another name (of a mirror: `mirror`), or restore its tables"
             )
 
 
 def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
     if receipt.map_id != map_id:
         raise ConfigError(
-            f"consumer group {transactional_id} on the target holds a receipt of the offset map {receipt.map_id} (run "
-            f"{receipt.run_id}); this mirror's is {map_id}: two mirrors use one id with different tables, or the tables were "
-            "created again. Give one of them another id (`mirror`); if the other no longer exists, delete its consumer groups"
+            f"consumer group {transactional_id} on the target holds a receipt of the tables {receipt.map_id} (run "
+            f"{receipt.run_id}); these are {map_id}: two mirrors or sinks have one name and different tables, or the tables were "
+            "created again. Give one of them another name (of a mirror: `mirror`); if the other no longer exists, delete its "
+            "consumer groups"
         )
 
 

@@ -67,7 +67,7 @@ def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
         run=RunIdentity.of_this_process(),
         now_ms=lambda: 0,
     )
-    with pytest.raises(ConfigError, match=f"holds a receipt of the offset map {OffsetMap.open(first.tables).map_id} .*one id"):
+    with pytest.raises(ConfigError, match=f"holds a receipt of the tables {OffsetMap.open(first.tables).map_id} .*one name"):
         catch_up(second, spark)
     write(clusters.source, clusters.name, ["b"])
     catch_up(first, spark)
