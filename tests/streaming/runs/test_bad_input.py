@@ -56,7 +56,7 @@ def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
         config(tmp_path / name, clusters.source, clusters.target, [clusters.name], mirror=clusters.name) for name in ("a", "b")
     )
     catch_up(first, spark)
-    with pytest.raises(ConfigError, match=f"the target knows the transactional id {clusters.name}-0 .*another id"):
+    with pytest.raises(ConfigError, match=f"the target knows the transactional id {clusters.name}-0 .*another name"):
         catch_up(second, spark)
     assert not Path(second.tables).exists()
     LedgerOwner.take_over(
