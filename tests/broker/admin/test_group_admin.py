@@ -60,7 +60,7 @@ def test_refusals_are_named_and_the_other_groups_deleted(nodes: StrictCluster, c
     ("code", "ms", "message"),
     [
         (68, 10_000, "^NON_EMPTY_GROUP: group app was not deleted$"),
-        (15, 200, "^COORDINATOR_NOT_AVAILABLE: group app was not deleted: gave up DeleteGroups of app"),
+        (15, 200, "^(COORDINATOR_NOT_AVAILABLE|DEADLINE): group app was not deleted: gave up DeleteGroups of app"),
     ],
 )
 def test_a_group_with_members_or_without_coordinator_may_be_deleted_later(
