@@ -1,6 +1,6 @@
 """Pure: whether a micro-batch of a DataFrame sink is to be written, as the table says (docs/design/dataframe-sink.md).
 
-Asked by the owner of the table only, after its recovery: nobody else decides between the question and the decision.
+Asked by the owner of the table only, after its recovery: no other run decides between the question and the decision.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class CycleDetector:
         """Return `config` without those of `topics` that the other mirror of a migration would copy back.
 
         A migration hands over the topics that there are. Of two mirrors whose patterns match a later one, none copies it, and
-        both go on with the others; it is in `left_out`. `topics`: without a position. `exempt` has to be called before.
+        both continue with the others; it is in `left_out`. `topics`: without a position. `exempt` has to be called before.
         """
         if not self._exempt or not topics:
             return config

@@ -1,4 +1,4 @@
-"""Driver and commands: the table `denied_writes`: Deny ACLs of a mirror, so that nobody else writes to its target topics.
+"""Driver and commands: the table `denied_writes`: Deny ACLs of a mirror, so that only the mirror writes to its target topics.
 
 A row is on the disk before its ACL is created, and another one once the ACL is deleted: the ACL of an operator is not in it.
 """

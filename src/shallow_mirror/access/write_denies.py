@@ -1,7 +1,7 @@
 """Pure: the ACLs that keep target topics read-only for everybody but their mirror.
 
-A Deny wins over any Allow, so `User:*` cannot be denied: that would stop the mirror as well. With ACLs in force nobody may write
-without an Allow; so each principal that has one for a topic gets a Deny for it, and all others have no permission anyway.
+A Deny wins over any Allow, so `User:*` cannot be denied: that would stop the mirror as well. With ACLs in force no client may
+write without an Allow; so each principal that has one for a topic gets a Deny for it, and all others have no permission anyway.
 """
 
 from __future__ import annotations

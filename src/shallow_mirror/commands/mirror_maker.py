@@ -69,7 +69,7 @@ def check(
     offsets_topic: OffsetsTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the mirror may continue in MirrorMaker 2's topics: everything is copied, and nobody writes any more.
+    """Check that the mirror may continue in MirrorMaker 2's topics: everything is copied, and no other client writes any more.
 
     The exit code is 1 if something is in the way. Nothing is changed.
     """

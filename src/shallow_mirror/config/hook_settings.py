@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import urllib.parse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,21 +14,9 @@ from pydantic import Field
 from shallow_mirror.broker.auth import secrets
 from shallow_mirror.config import failover_steps, migration_steps
 from shallow_mirror.config.config_file import absolute
-from shallow_mirror.config.values import Interval, Name, Section, checked, parse_interval
+from shallow_mirror.config.values import Interval, Name, Section, checked, parse_interval, require_http_url
 
 _SECRET_WORDS = ("authorization", "cookie", "key", "password", "secret", "token")
-
-
-def _require_url(url: str) -> None:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise ValueError("must be a URL such as https://gateway.east:8443/switch")
-    if "@" in parts.netloc:
-        raise ValueError("must not hold a user name or password: use headers, with a reference")
 
 
 def _require_headers(headers: dict[str, str]) -> None:
@@ -40,7 +29,10 @@ def _require_headers(headers: dict[str, str]) -> None:
             )
 
 
-HookUrl = Annotated[str, checked(_require_url)]
+HookUrl = Annotated[
+    str,
+    checked(partial(require_http_url, example="https://gateway.east:8443/switch", login="headers, with a reference")),
+]
 HookHeaders = Annotated[dict[str, str], checked(_require_headers)]
 MigrationStep = Annotated[migration_steps.Step, Field(strict=False)]
 FailoverStep = Annotated[failover_steps.Step, Field(strict=False)]

@@ -9,19 +9,12 @@ from pydantic import Field
 
 from shallow_mirror.broker.auth import is_only_references
 from shallow_mirror.config.sections import NamePatterns
-from shallow_mirror.config.values import OrOff, Section, SyncInterval, checked, parse_sync
+from shallow_mirror.config.values import OrOff, Section, SyncInterval, checked, parse_sync, require_http_url
 
 
 def _require_registry_url(url: str) -> None:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise ValueError("must be a URL such as https://registry.east:8081")
-    if "@" in parts.netloc:
-        raise ValueError("must not hold a user name or password: use username, and password by reference")
+    require_http_url(url, example="https://registry.east:8081", login="username, and password by reference")
+    parts = urllib.parse.urlsplit(url)
     if parts.query or parts.fragment:
         raise ValueError("must end with the path of the API, without ? and #")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Annotated, Literal, TypeVar
@@ -107,6 +108,19 @@ def checked(parse: Callable[[T], object]) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def require_http_url(url: str, *, example: str, login: str) -> None:
+    """Raise ValueError for what is no http or https URL, or has a login. `login`: how it is given instead."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"must be a URL such as {example}")
+    if "@" in parts.netloc:
+        raise ValueError(f"must not hold a user name or password: use {login}")
 
 
 def _require_regular_expression(pattern: str) -> None:

@@ -236,7 +236,7 @@ class WaveConductor:
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = open_sentence(other_ends, is_open)
             seen += self._retried(partial(holders_sentence, self._effects, is_open, at_origin=False))
-            # Until it has confirmed, one may be that of a mirror that was killed: its next start ends it, and nobody else may.
+            # Until it has confirmed, one may be that of a mirror that was killed: its next start ends it, and no client may.
             if set(self._effects.topics()) <= self._retried(self._effects.controls).handed_over.keys():
                 request = f"end the transactions that are open at {other}: the mirror has none"
             else:

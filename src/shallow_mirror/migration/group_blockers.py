@@ -20,7 +20,7 @@ def commit_problems(report: GroupsReport) -> list[str]:
 
 
 def is_pending(report: GroupsReport) -> bool:
-    """Return whether all that is left waits for transactions to end: nobody has to act."""
+    """Return whether all that is left waits for transactions to end: no person has to act."""
     left = [partition for partition in report.partitions if partition.is_left or partition.step is Step.FURTHER]
     return all(partition.outcome is Outcome.PENDING for partition in left)
 

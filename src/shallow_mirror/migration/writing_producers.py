@@ -1,7 +1,7 @@
 """Names the producers that write to logs that should be at rest, as far as their leaders know them (KIP-664).
 
 A leader remembers producers with an id: idempotent and transactional ones. Whoever wrote between two looks has another state in
-the second one. Where a log grew and nobody has, the writer has no id.
+the second one. Where a log grew and no state has changed, the writer has no id.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def open_in(producers: Producers) -> list[Writing]:
 
 
 def sentence(writing: Sequence[Writing], transactional_ids: Mapping[int, str] | None) -> str:
-    """Return who writes where, the latest first; empty if nobody is known. `transactional_ids` None: brokers do not tell them."""
+    """Return who writes where, the latest first; empty if none is known. `transactional_ids` None: brokers do not tell them."""
     by_producer: dict[int | None, list[Writing]] = {}
     for each in sorted(writing, key=lambda each: -(each.producer.last_timestamp_ms if each.producer is not None else 0)):
         by_producer.setdefault(None if each.producer is None else each.producer.producer_id, []).append(each)
@@ -103,7 +103,7 @@ class WritingProducers:
         self._find(ends)
 
     def seen(self, ends: LogEnds) -> str:
-        """Return who has written since the last look, as the end of a sentence; empty if nobody is known."""
+        """Return who has written since the last look, as the end of a sentence; empty if none is known."""
         now_s = self._clock.monotonic()
         if self._text is None or now_s - self._looked_at_s >= LOOK_S:
             self._text, self._looked_at_s = self._find(ends), now_s

@@ -1,6 +1,6 @@
 """Driver: whether a fail-over that was a false alarm can be taken back, and what is in the way.
 
-The mirror may continue if nobody has used the target: it ended at a decision, its transactions were resolved, and the offsets
+The mirror may continue if the target was not used: it ended at a decision, its transactions were resolved, and the offsets
 that were committed for groups are those that it commits itself. Records of others behind its copies would be missing at the
 source, and what groups have read at the target, they would read again.
 """

@@ -1,6 +1,6 @@
 """Pure: which hooks of an attempt were called, and which are called next.
 
-The row of a hook that has begun is written before it is called, so that `abort` undoes also one of which nobody knows how it
+The row of a hook that has begun is written before it is called, so that `abort` undoes also one of which it is not known how it
 ended, and the row of one that is done behind it. So a hook is called at least once.
 """
 

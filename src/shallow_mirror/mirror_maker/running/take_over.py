@@ -1,4 +1,4 @@
-"""Commands: whether a mirror may continue in the topics of MirrorMaker 2: everything is copied, and nobody else writes."""
+"""Commands: whether a mirror may continue in the topics of MirrorMaker 2: everything is copied, and no other client writes."""
 
 from __future__ import annotations
 
