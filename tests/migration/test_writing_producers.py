@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.migration.fake_effects import FakeEffects, FakeWorld, Kill
+from tests.migration.fake_effects import PARTITION, FakeEffects, FakeWorld, Kill
 from tests.migration.stage import Stage
 from tests.migration.test_waiting import EndsWaitError
 
@@ -19,6 +19,7 @@ from shallow_mirror.migration.writing_producers import (
     Look,
     Writing,
     WritingProducers,
+    holders_sentence,
     open_in,
     sentence,
     writing_between,
@@ -147,6 +148,17 @@ def test_a_broker_that_tells_nothing_stops_nobody(
     monkeypatch.setattr(looks.effects, api, refuse)
     looks.world.tick(1)
     assert found in looks.seen()
+
+
+def test_a_broker_that_does_not_tell_who_holds_a_transaction_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise BrokerTooOldError("2.8")
+
+    monkeypatch.setattr(looks.effects, "producers", refuse)
+    for at_origin in (True, False):
+        assert holders_sentence(looks.effects, [PARTITION], at_origin=at_origin) == "; who writes is not known: 2.8"
 
 
 def test_the_wait_for_the_writers_names_them() -> None:

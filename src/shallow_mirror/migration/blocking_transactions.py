@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from shallow_mirror.migration.conductor_ports import Clock, Effects
 from shallow_mirror.migration.observations import LogEnds, LongTransactions, MappedEnd, open_sentence
@@ -49,5 +48,4 @@ class BlockingTransactions:
         return bool(held_back or hiding)
 
     def _sentence(self, ends: LogEnds, is_open: Sequence[TopicPartition], *, at_origin: bool) -> str:
-        holders = partial(holders_sentence, self._effects, is_open, at_origin=at_origin)
-        return open_sentence(ends, is_open) + self._waiting.retried(holders)
+        return open_sentence(ends, is_open) + holders_sentence(self._effects, is_open, at_origin=at_origin)

@@ -7,7 +7,6 @@ a conductor that is killed anywhere is continued by the next one, which performs
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
@@ -235,7 +234,7 @@ class WaveConductor:
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = open_sentence(other_ends, is_open)
-            seen += self._retried(partial(holders_sentence, self._effects, is_open, at_origin=False))
+            seen += holders_sentence(self._effects, is_open, at_origin=False)
             # Until it has confirmed, one may be that of a mirror that was killed: its next start ends it, and no client may.
             if set(self._effects.topics()) <= self._retried(self._effects.controls).handed_over.keys():
                 request = f"end the transactions that are open at {other}: the mirror has none"

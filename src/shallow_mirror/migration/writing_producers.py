@@ -116,14 +116,22 @@ class WritingProducers:
             text = _end_of_sentence(self._effects, [*writing, *(each for each in open_in(producers) if each not in writing)])
             self._before = Look(producers, self._effects.log_ends())
         except MirrorError as error:
-            return f"; who writes is not known: {error}"
+            return _unknown(error)
         return text
 
 
 def holders_sentence(effects: Effects, partitions: Sequence[TopicPartition], *, at_origin: bool) -> str:
-    """Return who holds transactions open there, as the end of a sentence. Raises RetriableError, ConfigError."""
-    looked_at = partitions[:MOST_PARTITIONS]
-    return _end_of_sentence(effects, open_in(effects.producers(looked_at, at_origin=at_origin)), at_origin=at_origin)
+    """Return who holds transactions open there, as the end of a sentence."""
+    try:
+        producers = effects.producers(partitions[:MOST_PARTITIONS], at_origin=at_origin)
+        return _end_of_sentence(effects, open_in(producers), at_origin=at_origin)
+    except MirrorError as error:
+        return _unknown(error)
+
+
+def _unknown(error: MirrorError) -> str:
+    """Say why it is not known, and no more: a broker that does not tell ends no wait."""
+    return f"; who writes is not known: {error}"
 
 
 def _end_of_sentence(effects: Effects, writing: Sequence[Writing], *, at_origin: bool = True) -> str:
