@@ -35,7 +35,7 @@ kdc: setup ## what the Kerberos tests need, on Debian as root: krb5-kdc, faketim
 store: setup ## build the S3 server of the tests of object stores (versitygw) into the cache folder, once; needs Go
 	PYTHONPATH=. $(BIN)/python -m tests.object_store.servers
 
-jars: setup java ## fetch the jars of Kafka and Delta that `make brokers` needs into the cache folder, once
+jars: setup java ## fetch the jars of Kafka and Delta that `make brokers` and `make sparks` need into the cache folder, once
 	PYTHONPATH=. $(BIN)/python -m tests.support.jars
 
 kerberos: setup java kdc ## Kerberos on real KDCs and brokers, with the long tests; KERBEROS_MB=200 KERBEROS_S=180 for a longer mirror
