@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,12 +28,13 @@ pytestmark = [
 
 
 @contextlib.contextmanager
-def full(folder: Path) -> Iterator[None]:
-    """No block is left on the file system of `folder`."""
+def full(folder: Path, free_bytes: int = 0) -> Iterator[None]:
+    """No block is left on the file system of `folder`, or some."""
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(1 << 12))
+    os.truncate(filler, max(filler.stat().st_size - free_bytes, 0))
     try:
         yield
     finally:
@@ -93,6 +95,32 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_its_folder_and_a_
         assert str(checkpoint) in stderr.splitlines()[-1]
         assert command("run", str(conf), "--available-now")[0] == 0
     assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+@pytest.mark.timeout(1200)
+def test_runs_whose_checkpoint_has_some_free_blocks_copy_all_once_or_end_with_a_remedy(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path
+) -> None:
+    """A file that is written is followed by one that is not: each number of free blocks cuts a run elsewhere."""
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    written = ["before"]
+    write(source, topic_name, written)
+    with small_disk(tmp_path / "disk", size_bytes=2 << 20):
+        checkpoint = tmp_path / "disk" / "checkpoint"
+        conf = runs.conf_file(tmp_path, source, target, [topic_name], checkpoint=str(checkpoint))
+        assert command("run", str(conf), "--available-now")[0] == 0
+        for free_blocks in (1, 2, 3, 4, 6, 9, 14):
+            written.append(f"with {free_blocks} blocks")
+            write(source, topic_name, written[-1:])
+            with full(tmp_path / "disk", free_bytes=free_blocks << 12):
+                code, stderr = command("run", str(conf), "--available-now")
+            require_no_traces(stderr)
+            is_named = str(checkpoint) in stderr.splitlines()[-1] and "free space there" in stderr.splitlines()[-1]
+            assert code == 0 or (code == 1 and is_named), (free_blocks, stderr)
+            code, stderr = command("run", str(conf), "--available-now")
+            assert code == 0, (free_blocks, stderr)
+            assert runs.read_values(target, topic_name) == written
 
 
 def test_a_run_waits_for_tables_on_a_full_disk_and_pause_ends_with_their_folder_and_a_remedy(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,7 +17,7 @@ from tests.migration.migrations import Scene, running_application, scene
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
-from shallow_mirror.errors import LateWritesError
+from shallow_mirror.errors import ConfigError, LateWritesError
 from shallow_mirror.migration import Options, Phase, read_late_writes, read_state, roll_back, run_migration, view
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.passage import Passage
@@ -35,9 +36,15 @@ def test_writers_and_groups_move_and_come_back_and_every_group_reads_every_recor
         options = Options(launch=made.launch)
         moved = run_migration(made.files(), operator, options)
         assert moved.waves["all"].phase is Phase.MOVED, operator.lines
+        tables = made.files().config.tables
+        shutil.copytree(tables, tmp_path / "before")
         time.sleep(1)
         back = roll_back(made.files(), operator, options=options)
         assert back.waves["all"].phase is Phase.RETURNED, operator.lines
+        shutil.rmtree(tables)
+        shutil.copytree(tmp_path / "before", tables)
+        with pytest.raises(ConfigError, match="the table of drill is older than the target"):
+            roll_back(made.files(), operator, options=options)
         application.stop_writers()
         application.await_everything_read()
         print("stopped", application.stopped_s, {step: detail["seconds"] for step, detail in operator.details.items()})

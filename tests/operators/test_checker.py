@@ -140,3 +140,12 @@ def test_a_group_that_misses_nothing_is_right(source_offset: int, target_offset:
 def test_a_group_that_is_beyond_is_found(source_offset: int, target_offset: int, sentence: str) -> None:
     differences = observed(groups=[GroupCommit("g", SOURCE, source_offset, TARGET, target_offset, 6)])
     assert [sentence in difference for difference in differences] == [True]
+
+
+def test_a_group_may_be_at_a_later_copy_of_what_an_operator_let_repeat() -> None:
+    """Older tables, put back behind it, name the first copy."""
+    group, values = GroupCommit("g", SOURCE, 6, TARGET, 8, 10), GOOD | {8: "v6", 9: "v7"}
+    assert observed(values=values, log=source(repeats=[(6, 8)]), groups=[group]) == []
+    first_only = observed(values=GOOD | {9: "v7"}, log=source(repeats=[(6, 8)]), groups=[group])
+    assert any("v6, which it has still to read" in difference for difference in first_only)
+    assert any("which it has still to read" in difference for difference in observed(values=values, groups=[group]))

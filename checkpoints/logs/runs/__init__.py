@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         log_problem as log_problem,
         read_problems as read_problems,
     )
+    from shallow_mirror.checkpoints.logs.runs.row_note import RowNote as RowNote
     from shallow_mirror.checkpoints.logs.runs.run_history import (
         MICRO_BATCHES_TABLE as MICRO_BATCHES_TABLE,
         MicroBatchObservation as MicroBatchObservation,
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         recorded_run as recorded_run,
     )
     from shallow_mirror.checkpoints.logs.runs.verify_log import (
-        FLUSH_S as FLUSH_S,
         RecordedVerification as RecordedVerification,
         VerifiedRange as VerifiedRange,
         VerifyIdentity as VerifyIdentity,

@@ -23,6 +23,10 @@ from shallow_mirror.errors import ConfigError, FencedError, OffsetMapConflictErr
 _SHAPE = TableShape(table=MIGRATION_TABLE, title="the table of the migration", schema=MIGRATION.schema)
 
 
+def ignore_row(_row: MigrationRow) -> None:
+    """Do nothing with a row that was added."""
+
+
 class MigrationLog:
     """The rows as a reader sees them. Raises ConfigError if the table is of another migration, OffsetMapConflictError."""
 
@@ -39,8 +43,10 @@ class MigrationLog:
         snapshot = read_snapshot(self._writer, _SHAPE.title)
         return () if snapshot is None else self._rows_of(snapshot)
 
-    def take_over(self, run: RunIdentity, fingerprint: str, now_ms: Callable[[], int]) -> MigrationOwner:
-        """Create the table if there is none, and fence every older conductor.
+    def take_over(
+        self, run: RunIdentity, fingerprint: str, now_ms: Callable[[], int], on_row: Callable[[MigrationRow], None] = ignore_row
+    ) -> MigrationOwner:
+        """Create the table if there is none, and fence every older conductor. `on_row`: called with each row that was added.
 
         Raises FencedError (another one took over at the same time), OutcomeUnknownError, ConfigError, OffsetMapConflictError.
         """
@@ -52,7 +58,7 @@ class MigrationLog:
                 continue
             rows = self._rows_of(before)
             epoch = rows[-1].conductor_epoch + 1 if rows else 1
-            owner = MigrationOwner(self._writer, self._rows_of, epoch, run, fingerprint, now_ms)
+            owner = MigrationOwner(self._writer, self._rows_of, epoch, run, fingerprint, now_ms, on_row)
             if owner.try_append(before, rows, event=TAKEN_OVER):
                 return owner
         raise OffsetMapConflictError(f"could not take over {_SHAPE.title} in {ATTEMPTS} attempts: other writers keep committing")
@@ -78,8 +84,10 @@ class MigrationOwner:
         run: RunIdentity,
         fingerprint: str,
         now_ms: Callable[[], int],
+        on_row: Callable[[MigrationRow], None] = ignore_row,
     ) -> None:
         self.epoch = epoch
+        self._on_row = on_row
         self._writer = writer
         self._rows_of = rows_of
         self._run = run
@@ -129,6 +137,7 @@ class MigrationOwner:
         after = read_back(self._writer, failure, snapshot, _SHAPE.title)
         newest = self._rows_of(after)[sequence - 1 :]
         if newest and newest[0].run_id == self._run.run_id and newest[0].sequence == sequence:
+            self._on_row(row)
             return True
         if failure is not None and after.delta_version == base:
             raise OutcomeUnknownError(f"writing to {_SHAPE.title}: {failure}") from failure

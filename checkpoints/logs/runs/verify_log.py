@@ -21,7 +21,7 @@ AUDIT_TABLE = "audit"
 BEGUN, EQUAL, DIFFERENT, FINISHED = "begun", "equal", "different", "finished"
 """Outcomes. A range is equal or different; the first and the last row of an audit have no partition."""
 
-FLUSH_S = 2.0
+_FLUSH_S = 2.0
 """Rows wait for each other so long: a kill loses what was verified since, which is then verified again."""
 
 
@@ -148,12 +148,12 @@ class VerifyLog:
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
-        flush_s: float = FLUSH_S,
+        flush_s: float | None = None,
     ) -> None:
         self._tables = tables
         self._identity = identity
         self._clock, self._now_ms = clock, now_ms
-        self._flush_s = flush_s
+        self._flush_s = _FLUSH_S if flush_s is None else flush_s
         self._waiting: list[AuditRow] = []
         self._flushed = clock()
 

@@ -16,6 +16,7 @@ from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset, ListedGro
 from shallow_mirror.broker.produce import is_receipt
 from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
 from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
@@ -289,8 +290,10 @@ class GroupOffsets(GroupCommits):
 
 
 def is_of_mirror(metadata: str) -> bool:
-    """Return whether a group that commits this is one of a mirror, not of an application."""
-    return bool(metadata) and (is_receipt(metadata) or Origin.parse(metadata) is not None)
+    """Return whether a group that commits this is one of a mirror or migration, not of an application."""
+    if not metadata:
+        return False
+    return is_receipt(metadata) or Origin.parse(metadata) is not None or RowNote.parse(metadata) is not None
 
 
 def committed_offsets(origin: GroupClient, groups: Iterable[str]) -> list[Committed]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.logs.runs import MigrationLog
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config.hook_settings import MigrationHook
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
@@ -19,7 +18,8 @@ from shallow_mirror.migration.blockers import notes_of
 from shallow_mirror.migration.comparison_sample import MappedRow, choose_sample, comparison_s
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.state import Phase, state_of
+from shallow_mirror.migration.session import read_newest_state
+from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import MOVE, Direction, Step
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
@@ -106,8 +106,7 @@ def plan_migration(
     Raises ConfigError, RetriableError (a cluster does not answer).
     """
     config = files.config
-    rows = MigrationLog.open(TableStorage(config.table_location), config.migration).rows()
-    state = state_of(rows, [wave.name for wave in config.waves])
+    state = read_newest_state(files)
     waves = []
     for wave in config.waves:
         phase = state.waves[wave.name].phase

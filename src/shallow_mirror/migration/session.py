@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
-from shallow_mirror.checkpoints.rows import ENDED
+from shallow_mirror.checkpoints.rows import ENDED, MigrationRow
 from shallow_mirror.checkpoints.tables import TableLocation, TableStorage
 from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
@@ -20,6 +20,7 @@ from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock, Reports
 from shallow_mirror.migration.late_writes import LateWrite, find_late_writes, settled_writes
 from shallow_mirror.migration.mirror_process import Launch, start_process
+from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.rehearsal.leftovers import remove_all
@@ -65,8 +66,18 @@ class Aborted:
 
 def read_state(files: MigrationFiles) -> MigrationState:
     """Return the state of the migration. Raises ConfigError, OffsetMapConflictError."""
-    log = MigrationLog.open(TableStorage(files.config.table_location), files.config.migration)
-    return state_of(log.rows(), [wave.name for wave in files.config.waves])
+    return state_of(_rows(files), [wave.name for wave in files.config.waves])
+
+
+def read_newest_state(files: MigrationFiles) -> MigrationState:
+    """Return the state of the migration. Raises as `read_state`; ConfigError where the table is an older copy, RetriableError."""
+    rows = _rows(files)
+    NewestRow(files.mirror, files.config.migration).require_in(rows)
+    return state_of(rows, [wave.name for wave in files.config.waves])
+
+
+def _rows(files: MigrationFiles) -> Sequence[MigrationRow]:
+    return MigrationLog.open(TableStorage(files.config.table_location), files.config.migration).rows()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +106,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
     WaitsForOutsideError, FencedError, CopiesDifferError in between.
     """
     options.require_hooks(files.config.hooks)
-    state = read_state(files)
+    state = read_newest_state(files)
     returning = next((wave for wave in state.waves.values() if wave.phase is Phase.RETURNING), None)
     if returning is not None:
         raise ConfigError(f"wave {returning.name} is rolling back: finish that with `shallow-mirror migrate rollback FILE`")
@@ -118,7 +129,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
 def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> MigrationState:
     """Bring the waves that have moved back, the last one first; only `wave` if it is given. Raises as `run_migration`."""
     options.require_hooks(files.config.hooks)
-    state = read_state(files)
+    state = read_newest_state(files)
     moving = state.under_way
     if moving is not None and moving.phase is Phase.MOVING:
         raise ConfigError(
@@ -151,7 +162,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
     Raises ConfigError behind the point of no return, and where there is nothing to do.
     """
     options.require_hooks(files.config.hooks)
-    state = read_state(files)
+    state = read_newest_state(files)
     wave = state.under_way
     if wave is None and not state.rehearsals:
         raise ConfigError(nothing_to_abort(state.waves.values()))
@@ -262,16 +273,22 @@ def _is_alive(pid: int) -> bool:
 @contextmanager
 def owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
     """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
-    with owned_log(files.config.table_location, files.config.migration, files.fingerprint, options.clock) as owner:
+    newest = NewestRow(files.mirror, files.config.migration)
+    with owned_log(files.config.table_location, newest, files.fingerprint, options.clock) as owner:
         yield owner
 
 
 @contextmanager
-def owned_log(location: TableLocation, name: str, fingerprint: str, clock: Clock) -> Iterator[MigrationOwner]:
-    """Own the steps in the tables at `location` for the block, as `owned`. `name`: of the migration or fail-over."""
+def owned_log(location: TableLocation, newest: NewestRow, fingerprint: str, clock: Clock) -> Iterator[MigrationOwner]:
+    """Own the steps in the tables at `location` for the block, as `owned`. `newest`: of the migration or fail-over.
+
+    Raises ConfigError where these tables are older than others that were used.
+    """
     storage = TableStorage(location)
     storage.require_conditional_writes()
-    owner = MigrationLog.open(storage, name).take_over(RunIdentity.of_this_process(), fingerprint, clock.now_ms)
+    log = MigrationLog.open(storage, newest.name)
+    newest.require_in(log.rows())
+    owner = log.take_over(RunIdentity.of_this_process(), fingerprint, clock.now_ms, newest.note)
     try:
         yield owner
     except FencedError:

@@ -44,12 +44,12 @@ _POLL_S = 0.5
 class VerifyOptions:
     """Ranges of `range_bytes` are verified, and recorded, at once; rows of the map are never cut.
 
-    `flush_s`: how long rows of the table may wait for each other.
+    `flush_s`: how long rows of the table may wait for each other; None: as `VerifyLog` has it.
     """
 
     is_deep: bool
     range_bytes: int
-    flush_s: float
+    flush_s: float | None
 
 
 class Side(Protocol):

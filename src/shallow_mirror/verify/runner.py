@@ -14,7 +14,6 @@ from shallow_mirror.archive_reading.state_at_cut import described_topics
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.logs.runs import FLUSH_S
 from shallow_mirror.checkpoints.logs.topics import Controls, ForgottenTopics
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targets
@@ -54,7 +53,7 @@ def verify_mirror(
     from_start: bool = False,
     on_progress: OnProgress = ignore_progress,
     range_bytes: int | None = None,
-    flush_s: float = FLUSH_S,
+    flush_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
     on_stopped: OnStopped = ignore_stop,
@@ -120,7 +119,7 @@ def verify_restore(
     is_deep: bool = False,
     from_start: bool = False,
     on_progress: OnProgress = ignore_progress,
-    flush_s: float = FLUSH_S,
+    flush_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
     on_stopped: OnStopped = ignore_stop,

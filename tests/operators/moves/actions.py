@@ -332,6 +332,20 @@ class PutBackTables:
         world.put_back(service, copies[-1 - self.copy % len(copies)])
 
 
+@dataclass(frozen=True)
+class PutBackMigration:
+    """Put an older copy of the table of the migration in its place: what it was before one of the last commands."""
+
+    copy: int
+
+    def perform(self, commands: Commands) -> None:
+        world = commands.world
+        copies = [copy for copy in world.migration_copies if copy]
+        if copies:
+            world.newest_migration = world.newest_migration or world.migration_table.copy()
+            world.migration_table.put_back(copies[-1 - self.copy % len(copies)])
+
+
 def _rows(copy: TablesCopy) -> int:
     return len(copy.tables["offset_map"])
 

@@ -71,6 +71,7 @@ class Commands:
         """Perform a command. Return the error that ended it."""
         world, life = self.world, Life()
         world.events.append(f"$ migrate {command}")
+        world.migration_copies.append(world.migration_table.copy())
         due: list[tuple[int, Meanwhile]] = []
         waiting = list(meanwhile)
 

@@ -14,7 +14,7 @@ from tests.operators.direct_transport import Network
 from tests.operators.fake_cluster import FakeCluster
 from tests.operators.inline_streams import Checkpoint, InlineStreams
 from tests.operators.lives import Life, Lives
-from tests.operators.memory_tables import TableFolders, Versions
+from tests.operators.memory_tables import TableFolders, TableStore, Versions
 from tests.operators.moves.application import PRINCIPAL, Application, Site
 from tests.operators.moves.checker import Late, Place, Seen, check
 from tests.operators.moves.processes import Process, Processes, SteppedClock
@@ -118,6 +118,10 @@ class MovingWorld:
         self.left: set[str] = set()
         """Topics that a rollback has left where they are."""
         self.runs = self.kills = self.remedies = 0
+        self.migration_copies: list[dict[str, Versions]] = []
+        """The table of the migration before each command."""
+        self.newest_migration: dict[str, Versions] | None = None
+        """What was in its place before an older one was put back."""
         self._progress_at_s = self._put_back_at_s = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         self._write_files()
@@ -310,6 +314,10 @@ class MovingWorld:
     def copied_tables(self, service: Service) -> TablesCopy:
         checkpoint = self.checkpoints.get(service.config.checkpoint)
         return TablesCopy(self.table_folders.at(service.config.tables).copy(), None if checkpoint is None else checkpoint.copy())
+
+    @property
+    def migration_table(self) -> TableStore:
+        return self.table_folders.at(str(self.files.config.tables))
 
     @property
     def had_older_tables(self) -> bool:

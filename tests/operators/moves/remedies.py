@@ -119,6 +119,15 @@ def put_newest_back(commands: Commands, error: MirrorError, chance: random.Rando
     return "put the newest tables back" if stopped else wait(commands, error, chance)
 
 
+def put_newest_migration_back(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    world = commands.world
+    if world.newest_migration is None:
+        raise FindingError(f"the newest table of the migration is in its place, and is called older: {error}")
+    world.migration_table.put_back(world.newest_migration)
+    world.newest_migration = None
+    return "put the newest table of the migration back"
+
+
 def nothing(_commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
     return NOTHING_TO_DO
 
@@ -194,6 +203,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "Finish it with `shallow-mirror migrate run FILE`", nothing),
     (ConfigError, "Finish it with `shallow-mirror migrate rollback FILE`", nothing),
     (FencedError, "", await_other),
+    (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),

@@ -106,6 +106,9 @@ def script_of(seed: int) -> Script:
         if chance.random() < 0.5:
             script.append(Let(chance.choice((2, 10))))
         script.append(_conduct(command, chance))
+    more = random.Random(f"{seed} table of the migration")
+    if more.random() < 0.15:
+        script.insert(more.randint(2, len(script)), actions.PutBackMigration(more.randrange(3)))
     return Script(setting, tuple(script))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.operators.moves.actions import (
     GrowTopic,
     KillMirror,
     Let,
+    PutBackMigration,
     ResetGroup,
     Settle,
     WritersComeAgain,
@@ -27,9 +30,12 @@ from tests.operators.moves.scripts import Script, explained, perform, script_of
 from tests.operators.moves.surroundings import opened_world
 from tests.operators.scripts import Done
 
+from shallow_mirror.checkpoints.rows import MigrationRow
+from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import passage, point_of_no_return
+from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
 
 pytestmark = pytest.mark.usefixtures("without_logging")
@@ -147,6 +153,83 @@ def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors
     done = performed(Let(20), Conduct("run", meanwhile=((Step.CHECK, 13, DeleteTopic(0)),)), setting=Setting(waves=("a", "b")))
     assert done.finding is None
     assert not any("hold records that the mirror did not write" in event for event in done.events)
+
+
+OLDER = "the table of m is older than the target: its newest row is row"
+
+
+def test_an_older_table_of_the_migration_is_refused_by_every_command_until_the_newest_is_back(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(10)
+        assert commands.perform("plan") is None
+        assert commands.perform("run") is None
+        assert commands.perform("rollback", kill=Kill(Step.COPY_REST, 1, is_behind=False)) is None
+        PutBackMigration(0).perform(commands)
+        for command in ("plan", "run", "rollback", "abort", "carry"):
+            assert OLDER in str(commands.perform(command))
+        assert world.newest_migration is not None
+        world.migration_table.put_back(world.newest_migration)
+        assert commands.perform("rollback") is None
+        assert world.check() == []
+
+
+def test_the_generator_finds_commands_that_believe_an_older_table_of_the_migration(
+    performed: Performed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        Let(10),
+        Conduct("run", Kill(Step.HAND_OVER, 1, is_behind=True)),
+        Conduct("run"),
+        PutBackMigration(0),
+        Conduct("run"),
+    )
+    assert performed(*script).finding is None
+    monkeypatch.setattr(NewestRow, "require_in", lambda *_: None)
+    monkeypatch.setattr(NewestRow, "note", lambda *_: None)
+    assert performed(*script).finding is not None
+
+
+def test_of_two_conductors_with_copies_of_one_table_the_second_is_fenced(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        world.begin()
+        world.let(10)
+        newest = NewestRow(world.files.mirror, world.files.config.migration)
+        newest.note(_row("one"))
+        newest.note(_row("one"))
+        with pytest.raises(FencedError, match=r"another copy of the table has written row 7 of conductor 2 .*run one"):
+            newest.note(_row("another"))
+
+
+def test_a_note_that_the_target_does_not_take_is_said_and_holds_up_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RetriableError("REFUSED", "GROUP_AUTHORIZATION_FAILED")
+
+    monkeypatch.setattr(NewestRow, "_write", refuse)
+    with opened_world(tmp_path / "world", SETTING) as world, caplog.at_level(logging.WARNING):
+        world.begin()
+        world.let(10)
+        NewestRow(world.files.mirror, "m").note(_row("one"))
+    assert "an older copy of the table of m will not be noticed: REFUSED: GROUP_AUTHORIZATION_FAILED" in caplog.text
+
+
+def _row(run_id: str) -> MigrationRow:
+    return MigrationRow(
+        sequence=7,
+        conductor_epoch=2,
+        wave="ab",
+        event="begun",
+        step=Step.CHECK.value,
+        detail={},
+        fingerprint="",
+        host="host",
+        pid=1,
+        run_id=run_id,
+        at=datetime.now(UTC),
+    )
 
 
 def test_a_group_that_has_members_and_no_offset_is_named(performed: Performed) -> None:

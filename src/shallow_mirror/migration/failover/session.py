@@ -18,6 +18,7 @@ from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.failover.state import FailoverState, state_of
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
 from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import Options, owned_log, require_sole
 
 
@@ -111,7 +112,8 @@ def _conducted(
 ) -> Iterator[FailoverConductor]:
     """Take over the table of the fail-over."""
     config = files.config
-    with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
+    newest = NewestRow(files.mirror, config.failover)
+    with owned_log(config.table_location, newest, files.fingerprint, options.clock) as owner:
         yield FailoverConductor(
             config, owner, effects, reports, options.clock, way, waits=options.waits, skipped_hooks=options.skipped_hooks
         )

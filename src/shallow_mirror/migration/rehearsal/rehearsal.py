@@ -29,7 +29,7 @@ from shallow_mirror.migration.rehearsal.leftovers import Leftovers, remove, remo
 from shallow_mirror.migration.rehearsal.scratch import Scratch
 from shallow_mirror.migration.rehearsal.scratch_permissions import missing_permissions
 from shallow_mirror.migration.rehearsal.scratch_writer import ScratchWriter, log_starts, read_sample
-from shallow_mirror.migration.session import Options, owned, read_state, require_sole, roll_back, run_migration
+from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole, roll_back, run_migration
 from shallow_mirror.migration.state import REHEARSED, REHEARSING, Phase
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -123,7 +123,7 @@ def rehearse(files: MigrationFiles, reports: Reports, wave: str | None = None, o
 
     Raises ConfigError with the obstacles of the real wave, or of the rehearsal.
     """
-    state = read_state(files)
+    state = read_newest_state(files)
     if state.under_way is not None:
         raise ConfigError(f"wave {state.under_way.name} is under way: rehearse before it begins, or after `migrate abort`")
     waiting = [each for each in files.config.waves if state.waves[each.name].phase is Phase.AT_SOURCE]
