@@ -11,6 +11,7 @@ that is not below it, by the coordinators' times.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import socket
@@ -137,6 +138,8 @@ def run_sync(conf: Path) -> None:
     storage = TableStorage(config.tables)
     interval_s = config.groups.sync_s
     assert interval_s is not None
+    gc.collect()
+    gc.freeze()  # as `run` does
     with GroupSync(config, interval_s, storage, storage.best_effort_tables()):
         sys.stdin.read()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.fakes.coordinators import MAX_METADATA_BYTES
 from tests.fakes.strict_broker import StrictCluster
@@ -31,7 +29,7 @@ def test_an_offset_is_committed_without_metadata_that_the_cluster_refuses_and_th
             to_topic_partition=SHORT,
             to_offset=5,
         )
-        too_long = replace(partition, topic_partition=LONG, to_topic_partition=LONG, metadata="m" * (MAX_METADATA_BYTES + 1))
+        too_long = partition._replace(topic_partition=LONG, to_topic_partition=LONG, metadata="m" * (MAX_METADATA_BYTES + 1))
         (group,) = GroupCommits(client).plan_commits([partition, too_long], is_applied=True)
         committed = {entry.topic_partition: (entry.offset, entry.metadata) for entry in client.committed(["g"])["g"]}
         client.close()

@@ -32,6 +32,7 @@ from shallow_mirror.migration.failover import (
     fail_over,
     read_failover,
 )
+from shallow_mirror.migration.session import owned_log
 
 pytestmark = pytest.mark.usefixtures("without_logging")
 
@@ -137,6 +138,27 @@ def test_records_of_others_at_the_target_are_in_the_way(failed_over: FailedOver)
     assert problem.startswith("records were written to west since, which east lacks: a-0 offset")
     assert "(2 records): `failover back` brings topics, groups and writers back without loss" in problem
     assert failed_over.refused(despite_groups=True) == [problem]
+
+
+def test_records_that_come_to_the_target_while_it_is_aborted_are_in_the_way(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = failed_over.world
+
+    def taken_over_late(*arguments: Any) -> Any:
+        world.target.produce("a", 0, ["of an application"])
+        return owned_log(*arguments)
+
+    with monkeypatch.context() as late:
+        late.setattr("shallow_mirror.migration.failover.session.owned_log", taken_over_late)
+        (problem,) = failed_over.refused()
+    assert problem.startswith(
+        "the abort is withdrawn, its hooks are undone: records were written to west since, which east lacks"
+    )
+    state = failed_over.state()
+    assert (state.phase, state.is_aborting) == ("failed over", False)
+    assert isinstance(world.run(Life()), ConfigError), "it is still fenced"
+    assert failed_over.fail_over().phase == "failed over"
 
 
 def test_a_transaction_that_is_open_at_the_target_is_in_the_way(failed_over: FailedOver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def run(
             mirror = Mirror.from_file(paths[0])
             _log_settings(mirror.config)
             stop_on_signals(mirror)
+            _freeze_imports()
             mirror.run(sessions.submitted_session(), available_now=available_now, for_seconds=for_seconds)
             return
         _run_several(load_mirrors(paths, problems, "run"), available_now=available_now, for_seconds=for_seconds)
@@ -53,12 +55,19 @@ def _run_several(configs: Sequence[MirrorConfig], *, available_now: bool, for_se
         _log_settings(config)
     mirrors = Mirrors(configs)
     stop_on_signals(mirrors)
+    _freeze_imports()
     ends = mirrors.run(sessions.submitted_session(), available_now=available_now, for_seconds=for_seconds)
     failed = {end.mirror: type(end.error).__name__ for end in ends if end.error is not None}
     if failed:
         named = ", ".join(f"{mirror} ({error})" for mirror, error in failed.items())
         _log.error("%d of %d mirrors ended with an error: %s", len(failed), len(ends), named)
         raise typer.Exit(exit_code_of_several([end.error for end in ends]))
+
+
+def _freeze_imports() -> None:
+    """Leave what was imported out of garbage collections. It stays until the end, and each one would visit all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _log_settings(config: MirrorConfig) -> None:

@@ -124,7 +124,7 @@ class CommitTable:
         """
         for record in records:
             key = record.key
-            if key is None or key in self._skipped or (key not in self._entries and not self._begin(key)):
+            if key is None or (key not in self._entries and (key in self._skipped or not self._begin(key))):
                 self.counts.other += 1
             elif producer_id is not None:
                 self._pending[log_partition, producer_id][key] = record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator, Line, Side, TranslatedOffset
@@ -50,13 +50,16 @@ class RemoteGroup(NamedTuple):
 
 
 def commits_of(commits: Iterable[SourceCommit], clusters: Clusters) -> set[Commit]:
-    """Return the offsets to look up: each one, and the log start of the origin if that has deleted it."""
-    lookups = set()
-    for commit in commits:
-        if commit.source is not None and commit.offset is not None:
-            lookups.add(Commit(commit.source, commit.offset))
-            lookups.add(Commit(commit.source, _effective(commit.topic_partition, commit.offset, clusters)))
-    return lookups
+    """Return the offsets to look up."""
+    return {lookup for commit in commits for lookup in lookups_of(commit, clusters)}
+
+
+def lookups_of(commit: SourceCommit, clusters: Clusters) -> tuple[Commit, ...]:
+    """Return the offset of a commit, and the log start of the origin if that has deleted it; none without a source."""
+    if commit.source is None or commit.offset is None:
+        return ()
+    lookup, effective = Commit(commit.source, commit.offset), _effective(commit.topic_partition, commit.offset, clusters)
+    return (lookup,) if effective == commit.offset else (lookup, Commit(commit.source, effective))
 
 
 def _effective(topic_partition: TopicPartition, offset: int, clusters: Clusters) -> int:
@@ -79,8 +82,8 @@ def evaluate(
     if commit.source is None:
         return result
     if commit.offset is None:
-        return replace(
-            result, outcome=Outcome.PENDING, reason="a transaction of the group that commits this offset is open: try again"
+        return result._replace(
+            outcome=Outcome.PENDING, reason="a transaction of the group that commits this offset is open: try again"
         )
     line = lines.get(commit.source)
     if line is None:
@@ -98,7 +101,7 @@ def evaluate(
     to_offset = max(translated.offset, start)
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
-        return replace(result, to_topic_partition=to_topic_partition, outcome=Outcome.RECREATED, reason=problem)
+        return result._replace(to_topic_partition=to_topic_partition, outcome=Outcome.RECREATED, reason=problem)
     # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
@@ -111,11 +114,10 @@ def evaluate(
             "where the group continues is known when the first record is copied"
         )
         waits_for = max(0, waits_for)
-        return replace(result, to_topic_partition=to_topic_partition, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
+        return result._replace(to_topic_partition=to_topic_partition, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
     if waits_for > 0:
         reason = "beyond the end of the map: records before it are not mirrored yet"
-        return replace(
-            result,
+        return result._replace(
             to_topic_partition=to_topic_partition,
             to_offset=to_offset,
             outcome=Outcome.WAITS,
@@ -124,10 +126,9 @@ def evaluate(
         )
     missing = _missing(commit, translator, lines, clusters, side, start, translated)
     if missing is not None:
-        return replace(result, to_topic_partition=to_topic_partition, to_offset=to_offset, outcome=Outcome.LOST, reason=missing)
+        return result._replace(to_topic_partition=to_topic_partition, to_offset=to_offset, outcome=Outcome.LOST, reason=missing)
     withheld = translator.withheld(Commit(commit.source, commit.offset)) if side == "source" else 0
-    return replace(
-        result,
+    return result._replace(
         to_topic_partition=to_topic_partition,
         to_offset=to_offset,
         outcome=Outcome.TRANSLATED,
@@ -155,10 +156,10 @@ def _evaluate_preserved(
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
     start, end = clusters.other_starts.get(to_topic_partition, 0), clusters.other_ends.get(to_topic_partition)
-    result = replace(result, to_topic_partition=to_topic_partition, to_offset=max(commit.offset, start), reason=None)
+    result = result._replace(to_topic_partition=to_topic_partition, to_offset=max(commit.offset, start), reason=None)
     problem = _other_problem(to_topic_partition, to_id, line.target_end if side == "source" else line.source_end, clusters)
     if problem is not None:
-        return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+        return result._replace(to_offset=None, outcome=Outcome.RECREATED, reason=problem)
     known_end = line.position if end is None else end
     if commit.offset > known_end:
         reason = (
@@ -166,13 +167,13 @@ def _evaluate_preserved(
             if side == "source"
             else f"the log there ends at {known_end:,}: records that the group has read here are not copied back"
         )
-        return replace(
-            result, to_offset=max(known_end, start), outcome=Outcome.WAITS, waits_for=commit.offset - known_end, reason=reason
+        return result._replace(
+            to_offset=max(known_end, start), outcome=Outcome.WAITS, waits_for=commit.offset - known_end, reason=reason
         )
     missing = _missing(commit, translator, lines, clusters, side, start, None)
     if missing is not None:
-        return replace(result, outcome=Outcome.LOST, reason=missing)
-    return replace(result, outcome=Outcome.TRANSLATED, waits_for=0)
+        return result._replace(outcome=Outcome.LOST, reason=missing)
+    return result._replace(outcome=Outcome.TRANSLATED, waits_for=0)
 
 
 def _without_line(
@@ -185,12 +186,12 @@ def _without_line(
     # A start mirrors what has the name of forgotten topics only, as a new topic.
     if any(topic_id not in forgotten_ids for topic_id in older):
         return _created_again(result, source.topic_id, older)
-    return replace(result, outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
+    return result._replace(outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
 
 
 def _created_again(result: GroupPartition, topic_id: str, known_ids: Sequence[str]) -> GroupPartition:
     reason = f"the topic was deleted and created again (topic id {topic_id}), the map knows {', '.join(known_ids)} only"
-    return replace(result, outcome=Outcome.RECREATED, reason=reason)
+    return result._replace(outcome=Outcome.RECREATED, reason=reason)
 
 
 def _other_problem(to_topic_partition: TopicPartition, to_id: str, offset: int, clusters: Clusters) -> str | None:
@@ -252,17 +253,17 @@ def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool
         return partition
     has = remote.offsets.get(partition.to_topic_partition)
     if not may_commit(partition, is_forced=is_forced):
-        return replace(partition, has=has)
+        return partition._replace(has=has)
     assert partition.to_offset is not None
     if has == partition.to_offset:
-        return replace(partition, has=has, step=Step.IN_PLACE)
+        return partition._replace(has=has, step=Step.IN_PLACE)
     if has is not None and has > partition.to_offset and not is_forced:
         reason = f"the group continued there, to {has:,}: only --force moves it back"
-        return replace(partition, has=has, step=Step.FURTHER, reason=reason)
+        return partition._replace(has=has, step=Step.FURTHER, reason=reason)
     if not remote.is_free:
         clients = ", ".join(remote.clients[:3]) or "members"
         reason = f"the group is active there ({clients}): stop its consumers first"
-        return replace(partition, has=has, step=Step.ACTIVE, reason=reason)
+        return partition._replace(has=has, step=Step.ACTIVE, reason=reason)
     if partition.to_topic_partition in remote.offsets and has is None:
-        return replace(partition, has=has, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
-    return replace(partition, has=has, step=Step.TO_COMMIT)
+        return partition._replace(has=has, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
+    return partition._replace(has=has, step=Step.TO_COMMIT)

@@ -65,8 +65,7 @@ class Line:
     is_preserved: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranslatedOffset:
+class TranslatedOffset(NamedTuple):
     """The translation of one commit. `is_end`: no copied record lies at or above it."""
 
     offset: int
@@ -114,6 +113,8 @@ class _Line:
     released: dict[int, Released] = field(default_factory=dict)
     quarantined: dict[int, Quarantined] = field(default_factory=dict)
     before: _Line | None = None
+    best_of: dict[int, int] | None = None
+    """`best` by commit, for single ones; None: rows were added since it was made."""
 
     @classmethod
     def of(cls, target: TargetPartition, commits: NDArray[np.int64]) -> _Line:
@@ -171,6 +172,7 @@ class CommitTranslator:
         return self._lines[source]
 
     def _add(self, line: _Line, target: TargetPartition, part: _Part) -> None:
+        line.best_of = None
         last = int(part.micro_batch.max())
         if last > line.last_micro_batch:
             line.last_micro_batch, line.target = last, target
@@ -237,12 +239,18 @@ class CommitTranslator:
         return first
 
     def translate(self, commit: Commit) -> TranslatedOffset:
-        """Return the offset at which to continue; above the position, the known end. Raises KeyError without a line."""
+        """Return the offset at which to continue; above the position, the known end.
+
+        Raises KeyError without a line, and for a commit that is not one of those.
+        """
         line = self._lines[commit.source]
-        at = int(np.searchsorted(line.commits, commit.offset))
+        if line.best_of is None:
+            line.best_of = dict(zip(line.commits.tolist(), line.best.tolist(), strict=True))
+        offset = line.best_of[commit.offset]
         # Released records lie behind their neighbours, so a later one may have the lowest offset of all that are missing.
-        candidates = [released.offset_of(commit.offset, self._side) for released in line.released.values()]
-        offset = min([int(line.best[at]), *(candidate for candidate in candidates if candidate is not None)])
+        for released in line.released.values():
+            candidate = released.offset_of(commit.offset, self._side)
+            offset = offset if candidate is None else min(offset, candidate)
         if offset == _NEVER:
             return TranslatedOffset(offset=self._end_of(commit.source), is_end=True)
         return TranslatedOffset(offset=offset, is_end=False)

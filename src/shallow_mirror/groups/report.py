@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from shallow_mirror.types import SourcePartition, TopicPartition
 
@@ -39,8 +39,7 @@ _LEFT = frozenset({Outcome.WAITS, Outcome.PENDING, Outcome.LOST, Outcome.RECREAT
 _DONE = frozenset({Step.IN_PLACE, Step.COMMITTED, Step.FURTHER})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPartition:
+class GroupPartition(NamedTuple):
     """One committed offset of a group, the offset it leads to on the other cluster, and the state of the group there.
 
     `offset` None: not known before a transaction ends. `to_offset` None: it leads nowhere; of WAITS and LOST it is the best there

@@ -28,7 +28,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.commit_sources import CommitSource, FollowedCommits, NotFollowedError, PolledCommits
 from shallow_mirror.groups.commit_table import GroupPartitionCommits, LoggedOffset, ReadPartition
-from shallow_mirror.groups.eligibility import commits_of
+from shallow_mirror.groups.eligibility import lookups_of
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.recent_rows import RecentRows
@@ -253,7 +253,7 @@ class GroupSyncer:
         ]
         clusters = self._groups.clusters(commits_with_source, offset_map, forgotten)
         for commit in commits_with_source:
-            self._lookups[commit.group, commit.topic_partition] = tuple(commits_of([commit], clusters))
+            self._lookups[commit.group, commit.topic_partition] = lookups_of(commit, clusters)
         commits = {lookup for lookups in self._lookups.values() for lookup in lookups}
         translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
         self._translator = None  # until it has all rows: one that was interrupted cannot be continued
@@ -367,7 +367,7 @@ class GroupSync(PassThread[GroupSyncPass]):
             record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
 
     def on_done(self, done: GroupSyncPass) -> None:
-        self._next_step_at = time.monotonic() + STEP_S
+        self._next_step_at = time.monotonic()  # at once: a pass reads the log at its beginning, and takes longer than a step
         self._on_lag(self._syncer.lag())
         self._report_polling(done)
         if done.committed_count:

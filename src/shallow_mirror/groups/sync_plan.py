@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from shallow_mirror import routing
 from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset, ListedGroup
@@ -28,8 +29,7 @@ from shallow_mirror.sinks.kafka import Origin
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """An offset of a group on the origin. `topic_id`: of the source's topic then; None: the one that the topic has now."""
 
     group: str
@@ -98,7 +98,7 @@ class GroupCommits:
                 steps = [next_step(partition, at_other, is_forced=is_forced) for partition in by_group[name]]
                 if refused is not None:
                     steps = [
-                        replace(partition, step=Step.REFUSED, reason=refused) if partition.step is Step.TO_COMMIT else partition
+                        partition._replace(step=Step.REFUSED, reason=refused) if partition.step is Step.TO_COMMIT else partition
                         for partition in steps
                     ]
                 state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
@@ -147,10 +147,10 @@ class GroupCommits:
             if partition.step is not Step.TO_COMMIT or place is None:
                 committed.append(partition)
             elif place in refused:
-                committed.append(replace(partition, step=Step.REFUSED, reason=refused[place]))
+                committed.append(partition._replace(step=Step.REFUSED, reason=refused[place]))
             else:
                 reason = f"committed without its metadata: {METADATA_TOO_LARGE}" if place in without_metadata else None
-                committed.append(replace(partition, step=Step.COMMITTED, has=partition.to_offset, reason=reason))
+                committed.append(partition._replace(step=Step.COMMITTED, has=partition.to_offset, reason=reason))
         return committed
 
     def _try_to_commit(
@@ -341,7 +341,7 @@ def with_repeats(
     if translator.may_repeat():
         add_rows(counter, offset_map, {partition.source.topic for partition in offsets}, 0)
     return [
-        replace(partition, repeats=counter.counts[Commit(partition.source, partition.offset)])
+        partition._replace(repeats=counter.counts[Commit(partition.source, partition.offset)])
         if may_commit(partition, is_forced=False) and partition.source is not None and partition.offset is not None
         else partition
         for partition in evaluated

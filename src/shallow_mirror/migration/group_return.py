@@ -45,7 +45,7 @@ def return_groups(
             if leads_to_no_copy(partition) and partition.topic_partition in boundary
         }
         below += [
-            replace(commit, offset=boundary[commit.topic_partition])
+            commit._replace(offset=boundary[commit.topic_partition])
             for commit in above
             if (commit.group, commit.topic_partition) in without_copies
         ]
@@ -98,7 +98,7 @@ def _with_equal_offsets(groups: tuple[Group, ...], config: MirrorConfig) -> tupl
         replace(
             group,
             partitions=tuple(
-                replace(partition, step=Step.IN_PLACE, reason=None) if is_equal(partition) else partition
+                partition._replace(step=Step.IN_PLACE, reason=None) if is_equal(partition) else partition
                 for partition in group.partitions
             ),
         )

@@ -25,6 +25,7 @@ class FakeClusters:
     source_end: int = 100
     target_end: int = 90
     is_fenced: bool = False
+    is_target_used: bool = False
     are_groups_moved: bool = False
     is_read_only: bool = True
     topic_id: str | None = "old"
@@ -77,11 +78,14 @@ class FakeFailover:
         self._kill()
         return {"groups": 1, "offsets": 1, "nearest": 0, "observed_at": None, "left": []}
 
-    def release(self) -> None:
+    def release(self, _: FailoverState, *, despite_groups: bool) -> list[str]:
         self._kill()
+        if self._world.is_fenced and self._world.is_target_used:
+            return ["records were written to west since"]
         self._world.is_fenced = False
         self._world.is_read_only = True  # by the mirror that starts again
         self._kill()
+        return []
 
     def count_losses(self, _: FailoverState) -> Detail:
         return {"groups": {}}

@@ -245,6 +245,18 @@ def test_an_abort_that_is_killed_anywhere_is_finished_by_the_next_one_with_the_s
         assert not stage.world.is_fenced, at
 
 
+def test_an_abort_of_a_target_that_was_used_meanwhile_is_withdrawn_and_may_be_tried_again() -> None:
+    stage = Stage()
+    stage.perform(Way.OUT)
+    stage.world.is_target_used = True
+    with pytest.raises(ConfigError, match="the abort is withdrawn, its hooks are undone: records were written to west since"):
+        stage.abort()
+    state = state_of(stage.owner.rows_so_far)
+    assert (state.phase, state.is_aborting, stage.world.is_fenced) == ("failed over", False, True)
+    stage.world.is_target_used = False
+    assert stage.abort().phase == "at the source"
+
+
 def test_an_undo_that_fails_ends_the_abort_with_the_mirror_still_fenced() -> None:
     stage = Stage(hooks=UNDOABLE)
     stage.perform(Way.OUT)

@@ -84,6 +84,16 @@ def test_records_are_those_of_the_careful_reader(records: list[tuple[bytes, byte
     assert [tuple(record) for record in logged_records(data, LOG, max_bytes=1 << 20)] == theirs
 
 
+def test_deltas_and_lengths_of_one_byte_and_of_more_are_read_alike() -> None:
+    sizes = (0, 62, 63, 64, 65, 9_000)
+    records = [(b"k" * sizes[n % 6], None if n % 5 == 0 else b"v" * sizes[n % 4]) for n in range(130)]
+    data = memoryview(commit_batch(7, records))
+    theirs = [(record.offset, record.key, record.value) for record in open_batch(data, LOG, max_bytes=1 << 24)]
+    ours = logged_records(data, LOG, max_bytes=1 << 24)
+    assert [(record.offset, record.key, record.value) for record in ours] == theirs
+    assert [(record.key, record.value) for record in ours] == records
+
+
 def test_a_damaged_batch_is_named() -> None:
     data = commit_batch(40, [(b"key", b"value"), (b"other", None)])
     for size in range(61, len(data)):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from shallow_mirror.config.failover_config import FailoverConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Owner, Reports as MigrationReports
-from shallow_mirror.migration.failover.state import ABORTED_OUT, ABORTING, KEEPING, FailoverState, state_of
+from shallow_mirror.migration.failover.state import ABORT_REFUSED, ABORTED_OUT, ABORTING, KEEPING, FailoverState, state_of
 from shallow_mirror.migration.failover.steps import Step, Way, steps_of
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.hook_runner import HookRunner
@@ -46,7 +46,7 @@ class Effects(Protocol):
     def fence(self) -> Detail: ...
     def open_topics(self) -> int: ...
     def move_groups(self) -> Detail: ...
-    def release(self) -> None: ...
+    def release(self, state: FailoverState, /, *, despite_groups: bool) -> list[str]: ...
     def count_losses(self, state: FailoverState, /) -> Detail: ...
     def back_problems(self, state: FailoverState, /) -> list[str]: ...
     def active_groups(self) -> list[str]: ...
@@ -119,13 +119,21 @@ class FailoverConductor:
             state = self.state()
         return state
 
-    def abort(self) -> None:
-        """Take the way out back, or finish that; nothing is in its way any more. Raises HookFailedError, FencedError."""
+    def abort(self, *, despite_groups: bool = False) -> None:
+        """Take the way out back, or finish that. Raises HookFailedError, FencedError.
+
+        Raises ConfigError if the target was used since the caller looked: the fail-over stays as it is, without its hooks.
+        """
         self._append(ABORTING)
         # Before the mirror may write to the target again: what a hook has sent there leaves it first.
         self._hooks("abort").undo(self._config.hooks, self.state().hooks)
-        self._retried(self._effects.release)
-        for name in self.state().hooks.begun:
+        state = self.state()
+        # Again, right before the mirror may start: until the hooks were undone, applications were sent to the target.
+        problems = self._retried(lambda: self._effects.release(state, despite_groups=despite_groups))
+        if problems:
+            self._append(ABORT_REFUSED)
+            raise ConfigError([f"the abort is withdrawn, its hooks are undone: {problem}" for problem in problems])
+        for name in state.hooks.begun:
             if name not in self._skipped_hooks:
                 self._reports.says(f"{self._way}: hook {name} was called, and has no undo: take back what it changed")
         self._append(ABORTED_OUT)

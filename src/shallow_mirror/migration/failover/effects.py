@@ -255,12 +255,17 @@ class FailoverEffects:
             *group_problems(self.files, positions, state, despite_groups=despite_groups),
         ]
 
-    def release(self) -> None:
-        """Let the mirror start again."""
+    def release(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
+        """Let the mirror start again, unless there are problems, which are returned as by `abort_problems`."""
         mirror = self.files.mirror
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
-        if fenced := sorted(controls.read().failed_over):
+        fenced = sorted(controls.read().failed_over)
+        if not fenced:  # by a command that was killed behind this: the mirror may write again, and is no problem
+            return []
+        problems = self.abort_problems(state, despite_groups=despite_groups)
+        if not problems:
             controls.add("abort-fail-over", fenced)
+        return problems
 
     def count_losses(self, state: FailoverState) -> Detail:
         """Return what each group repeats and lacks at most."""
@@ -446,9 +451,9 @@ def _commit_nearest(client: GroupClient, group: Group) -> tuple[Group, int]:
     partitions = tuple(
         partition
         if not _is_inexact(partition)
-        else replace(partition, step=GroupStep.REFUSED, reason=refused[partition.to_topic_partition])
+        else partition._replace(step=GroupStep.REFUSED, reason=refused[partition.to_topic_partition])
         if partition.to_topic_partition in refused
-        else replace(partition, step=GroupStep.COMMITTED, has=partition.to_offset)
+        else partition._replace(step=GroupStep.COMMITTED, has=partition.to_offset)
         for partition in group.partitions
     )
     return replace(group, partitions=partitions), len(offsets) - len(refused)

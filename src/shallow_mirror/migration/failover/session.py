@@ -68,7 +68,8 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
     """Take a fail-over back, or finish that: the mirror may start again, and continues where it ended.
 
     Raises ConfigError with everything that is in the way, before anything is done: records or offsets of others at the target,
-    a way back that has begun. Raises RetriableError, FencedError; HookFailedError if the `undo` of a hook fails.
+    a way back that has begun. The target is looked at again right before the mirror may start.
+    Raises RetriableError, FencedError; HookFailedError if the `undo` of a hook fails.
     """
     config = files.config
     options.require_hooks(config.hooks)
@@ -87,7 +88,7 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
         if problems:
             raise ConfigError(problems)
         with _conducted(files, effects, reports, options, Way.OUT) as conductor:
-            conductor.abort()
+            conductor.abort(despite_groups=despite_groups)
     return read_failover(files)
 
 

@@ -12,8 +12,9 @@ from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_o
 from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE, NO_HOOKS, HookState
 from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
 
-ABORTING, ABORTED_OUT = "aborting", "aborted"
-"""Events: the fail-over is taken back, after everything was checked; it was. A command that was killed between is continued."""
+ABORTING, ABORTED_OUT, ABORT_REFUSED = "aborting", "aborted", "abort-refused"
+"""Events: the fail-over is taken back, after everything was checked; it was; it was not, because the target was used meanwhile.
+A command that was killed behind the first one is continued."""
 
 KEEPING = "keeping"
 """Event: `detail` has the ranges (`writes`) that are copied next: a command that was killed is continued with the same ones."""
@@ -75,9 +76,9 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     for row in rows:
         if not row.wave:
             continue
-        if row.event in (ABORTING, ABORTED_OUT):
+        if row.event in (ABORTING, ABORTED_OUT, ABORT_REFUSED):
             is_aborting = row.event == ABORTING
-            if not is_aborting:
+            if row.event == ABORTED_OUT:
                 aborted_at, waiting, hooks = row.at, None, hooks.aborted()
                 for forgotten in (done, done_at, begun_at):
                     forgotten.clear()

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.records.unpacked_batch import read_varint, unpack_batch
 
+_SIGNED = [(byte >> 1) ^ -(byte & 1) for byte in range(0x80)]
+"""Zig-zag numbers of one byte."""
+
 
 class LoggedRecord(NamedTuple):
     """`key` and `value` None are null."""
@@ -32,8 +35,14 @@ def logged_records(batch: memoryview, topic_partition: TopicPartition, *, max_by
         for _ in range(count):
             length, pos = read_varint(block, pos)
             end = pos + length
-            timestamp_delta, pos = read_varint(block, pos + 1)
-            offset_delta, pos = read_varint(block, pos)
+            # Deltas are mostly a byte each: a call for them would double the cost of a record.
+            timestamp_delta, offset_delta = block[pos + 1], block[pos + 2]
+            if timestamp_delta < 0x80 and offset_delta < 0x80:
+                timestamp_delta, offset_delta = _SIGNED[timestamp_delta], _SIGNED[offset_delta]
+                pos += 3
+            else:
+                timestamp_delta, pos = read_varint(block, pos + 1)
+                offset_delta, pos = read_varint(block, pos)
             key, pos = _field(block, pos, end)
             value, pos = _field(block, pos, end)
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
@@ -49,7 +58,11 @@ def logged_records(batch: memoryview, topic_partition: TopicPartition, *, max_by
 
 
 def _field(block: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    length, pos = read_varint(block, pos)
+    length = block[pos]
+    if length < 0x80:
+        length, pos = _SIGNED[length], pos + 1
+    else:
+        length, pos = read_varint(block, pos)
     if length == -1:
         return None, pos
     if length < 0 or pos + length > end:

@@ -27,6 +27,8 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _VERSION_AND_OFFSET = struct.Struct(">hq")
+_VERSION_3 = struct.Struct(">hqih")
+"""Version, offset, leader epoch, length of the metadata."""
 
 
 class UnknownCommitError(WireError):
@@ -84,6 +86,9 @@ def parse_committed_offset(value: bytes | memoryview) -> int:
 def parse_commit_value(value: bytes | memoryview) -> CommitValue:
     """Parse a value that is not null. Raises WireError, UnknownCommitError."""
     offset = parse_committed_offset(value)
+    if value[:2] == b"\x00\x03" and len(value) == _VERSION_3.size + _LONG.size and value[14:16] == b"\x00\x00":
+        # Nearly all of them: those without metadata, at a tenth of the cost.
+        return CommitValue(offset, "", _LONG.unpack_from(value, _VERSION_3.size)[0])
     reader = Reader(memoryview(value))
     version, _ = reader.unpack(_VERSION_AND_OFFSET)
     if version >= 3:
