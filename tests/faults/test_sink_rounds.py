@@ -1,4 +1,4 @@
-"""Each fault of a DataFrame sink once, and the comparison on histories that are wrong."""
+"""A few rounds of faults of a DataFrame sink, and the comparison on histories that are wrong."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MICRO_BATCHES = [range(6), range(6, 12)]
 RIGHT = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
-def test_a_round_of_each_fault_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
-    done, record_count, found = run_rounds(9, 1, tmp_path)
-    assert (found, set(done.values())) == ([], {1})
+def test_rounds_of_different_faults_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
+    done, record_count, found = run_rounds(4, 1, tmp_path)
+    assert (found, len(done)) == ([], 4)
     assert record_count > 0
 
 
