@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java kdc store links demo test sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
+.PHONY: help setup java kdc store jars links demo test brokers sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -16,7 +16,9 @@ help: ## list the targets
 demo: setup java ## two real clusters, mixed traffic, a mirror, kill, resume, and a comparison of all records
 	$(BIN)/shallow-mirror demo
 
-test: setup java unit ## all tests except long ones, with real brokers and Spark, in two processes
+test: setup java unit brokers ## all tests except long ones, with real brokers and Spark
+
+brokers: setup java ## tests with real brokers and Spark except long ones, in two processes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
@@ -32,6 +34,9 @@ kdc: setup ## what the Kerberos tests need, on Debian as root: krb5-kdc, faketim
 
 store: setup ## build the S3 server of the tests of object stores (versitygw) into the cache folder, once; needs Go
 	PYTHONPATH=. $(BIN)/python -m tests.object_store.servers
+
+jars: setup java ## fetch the jars of Kafka and Delta that `make brokers` and `make sparks` need into the cache folder, once
+	PYTHONPATH=. $(BIN)/python -m tests.support.jars
 
 kerberos: setup java kdc ## Kerberos on real KDCs and brokers, with the long tests; KERBEROS_MB=200 KERBEROS_S=180 for a longer mirror
 	$(BIN)/pytest tests/kerberos $(PYTEST_ARGS)

@@ -4,6 +4,7 @@
 
 Medians of `--runs` writes after three that warm up, each tool in a process of its own. CPU is that of the process with its JVM
 and workers; `net` is without what `noop` takes, which reads the same rows with Spark. MB and GB are of keys and values.
+`shallow-mirror-tuned` has the settings of the session that the how-to recommends (`TUNED_SESSION`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.topics import create_topic
 from shallow_mirror.local_kafka import start_clusters, stop_clusters
 from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, jars_of
 
-TOOLS = ("noop", "spark-kafka", "confluent-kafka", "shallow-mirror")
+TOOLS = ("noop", "spark-kafka", "confluent-kafka", "shallow-mirror", "shallow-mirror-tuned")
 PARTITIONS, FILES = 4, 4
 _RANDOM_SHARE = 0.33
 """Of the bytes of a value."""
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         size_gb = write_rows(folder / "rows", options.mb * 1_000_000, options.value_bytes) / 1e9
         nodes = start_clusters(folder / "kafka", 1)
         try:
-            print(f"{'codec':8}{'tool':18}{'CPU s/GB':>10}{'net':>8}{'MB/s':>8}")
+            print(f"{'codec':8}{'tool':22}{'CPU s/GB':>10}{'net':>8}{'MB/s':>8}")
             for codec in options.codecs.split(","):
                 idle_cpu = 0.0
                 for tool in tools:
@@ -94,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     cpu = statistics.median(each["cpu_s"] for each in times) / size_gb
                     speed = size_gb * 1000 / statistics.median(each["seconds"] for each in times)
                     idle_cpu = cpu if tool == "noop" else idle_cpu
-                    net = cpu - (idle_cpu if tool in ("spark-kafka", "shallow-mirror") else 0.0)
-                    print(f"{codec:8}{tool:18}{cpu:10.2f}{net:8.2f}{speed:8.1f}", flush=True)
+                    net = cpu - (idle_cpu if tool != "confluent-kafka" else 0.0)
+                    print(f"{codec:8}{tool:22}{cpu:10.2f}{net:8.2f}{speed:8.1f}", flush=True)
         finally:
             stop_clusters(nodes)
 

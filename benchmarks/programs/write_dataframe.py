@@ -28,6 +28,12 @@ PRODUCER = {
     "queue.buffering.max.messages": 1_000_000,
     "partitioner": "murmur2_random",
 }
+TUNED_SESSION = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+}
+"""As docs/how-to/dataframes.md recommends: with another limit of bytes Spark computes the size of a batch for every row."""
 ROWS_AT_ONCE = 10_000
 WARM_UPS = 3
 """Java compiles what runs often: with fewer, that is most of what is measured."""
@@ -52,7 +58,8 @@ def _spark(job: dict[str, Any]) -> Write:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(MASTER).appName("write-dataframe").config("spark.jars", job["jars"])
-    for name, value in (SESSION | {"spark.local.dir": f"{job['folder']}/local"}).items():
+    tuned = TUNED_SESSION if job["tool"] == "shallow-mirror-tuned" else {}
+    for name, value in (SESSION | tuned | {"spark.local.dir": f"{job['folder']}/local"}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     rows = spark.read.parquet(job["rows"])

@@ -11,6 +11,8 @@ from shallow_mirror.errors import SparkLostError
 
 USED_EVERY_S = 600.0
 """A server closes a session that was not used for `spark.connect.session.manager.defaultSessionTimeout`, by default an hour."""
+JVM_USED_EVERY_S = 5.0
+"""Without records to copy a loop calls nothing else of Spark. A call takes less than a millisecond."""
 _ANY_SETTING = "spark.sql.session.timeZone"
 _SERVER_GONE = re.compile(
     r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.(SESSION_(CHANGED|CLOSED|NOT_FOUND)|OPERATION_\w+)|SESSION_NOT_SAME"
@@ -27,23 +29,24 @@ def is_connect(spark: Any) -> bool:
 
 
 class OpenSessions:
-    """Sessions to be kept open; those in this process stay open by themselves."""
+    """Sessions that are used at intervals: a server keeps those of Spark Connect open, and the end of a JVM here is noticed."""
 
     def __init__(self, *sessions: Any) -> None:
-        self._sessions: list[Any] = []
-        self._used_at_s = time.monotonic()
+        self._sessions: list[tuple[Any, float]] = []
+        self._used_at_s: list[float] = []
         for session in sessions:
             self.add(session)
 
     def add(self, session: Any) -> None:
-        if is_connect(session):
-            self._sessions.append(session)
+        self._sessions.append((session, USED_EVERY_S if is_connect(session) else JVM_USED_EVERY_S))
+        self._used_at_s.append(time.monotonic())
 
     def use(self) -> None:
-        """Ask for a setting of each session, unless that was done less than `USED_EVERY_S` ago. Raises as Spark."""
-        if self._sessions and time.monotonic() - self._used_at_s > USED_EVERY_S:
-            self._used_at_s = time.monotonic()
-            for session in self._sessions:
+        """Ask for a setting of each session, unless that was done within its interval. Raises as Spark."""
+        now_s = time.monotonic()
+        for number, (session, every_s) in enumerate(self._sessions):
+            if now_s - self._used_at_s[number] > every_s:
+                self._used_at_s[number] = now_s
                 session.conf.get(_ANY_SETTING)
 
 

@@ -24,12 +24,13 @@ from tests.faults.document import PAGE, ROWS, published_results, write_document
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, table, too_slow
 from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
+from tests.faults.sink_rounds import main as sink_rounds
 from tests.faults.steps import Step
 from tests.operators.run import main as operators
 from tests.random_archives.run import main as random_archives
 
 NONE = "none"
-WITHOUT_BROKERS = {"restore": random_archives, "operators": operators}
+WITHOUT_BROKERS = {"restore": random_archives, "operators": operators, "sink": sink_rounds}
 """Campaigns that need none, and have options of their own."""
 
 
@@ -128,7 +129,7 @@ def main() -> int:
         nargs="*",
         metavar="CAMPAIGN",
         help=f"all of them by default; none: only --starts; {', '.join(names)}. Without brokers: restore --help "
-        "(random archives), operators --help (random actions of operators; on real ones with --brokers)",
+        "(random archives), operators --help (random actions of operators; on real ones with --brokers), sink --help (DataFrame sinks)",
     )
     parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")

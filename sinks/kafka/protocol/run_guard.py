@@ -78,6 +78,6 @@ class RunGuard:
             found = "does not know it any more" if state is None else f"has epoch {state.producer_epoch} of it"
             raise RetriableError(
                 RUN_SUPERSEDED,
-                f"another run of this mirror, with a copy of its tables, may have begun: this run took epoch "
+                f"another run of this name, with a copy of its tables, may have begun: this run took epoch "
                 f"{taken.producer_epoch} of the transactional id {self.transactional_id}, and the target {found}",
             )
