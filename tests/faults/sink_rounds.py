@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.fakes.coordinators import TxnState
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.inline_frames import InlineFrame, QuerySession, Row, committed, sink_to
 
@@ -195,8 +196,10 @@ class Rounds:
     def _kill_and_time_out(self, query: Query) -> None:
         query.plan(_MOST_ROWS)  # both slots have rows
         self._kill_at(query, self._rng.choice(["Decide", "EndTxn"]))
-        # The first transaction may have been ended, the second one has not: each action of a kind is passed alone.
-        self._target.time_out(f"{query.name}-1")
+        ids = [f"{query.name}-{slot}" for slot in range(SLOTS)]
+        is_open = [name for name in ids if self._target.transactions.txns[name].state is TxnState.ONGOING]
+        if is_open:  # the kill may come behind the end of the last one
+            self._target.time_out(self._rng.choice(is_open))
 
     def _replay_written(self, query: Query) -> None:
         query.run()
