@@ -275,8 +275,10 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         targets.leave_former({name: topic_id for name, topic_id in topic_ids.items() if name not in listing.recreated})
         known = {key: at for key, at in positions.items() if topic_ids.get(key.topic) == key.topic_id}
         require_recorded_ends(self.target, known.values(), deadline)
-        targets.prepare({name: len(topic.partitions) for name, topic in topics.items()}, deadline)
-        self.reporter.on_gone_topics(problems_of_gone(targets.gone, listing.recreated))
+        counts = {name: len(topic.partitions) for name, topic in topics.items()}
+        targets.prepare(counts, deadline, handed_over=controls.moving)
+        left_out = {source: problem for source, problem in targets.gone.items() if source not in controls.moving}
+        self.reporter.on_gone_topics(problems_of_gone(left_out, listing.recreated))
         new = {source.topic for source in listing.starts} - listing.with_position
         warn_of_others(self.target, targets.partition_counts(new), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}

@@ -110,16 +110,21 @@ class TargetTopics:
         route = self._routes[source]
         self._routes[source] = replace(route, limits=replace(route.limits, max_message_bytes=max_message_bytes))
 
-    def prepare(self, topics: Mapping[str, int], deadline: Deadline) -> None:
-        """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem."""
+    def prepare(self, topics: Mapping[str, int], deadline: Deadline, *, handed_over: Collection[str] = ()) -> None:
+        """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem.
+
+        `handed_over`: source topics to whose targets nothing is written, because a migration has moved their writers there.
+        Whether these targets are gone is the business of those writers: they are left out (`gone`) in any case.
+        """
         unknown = {name: count for name, count in topics.items() if self._partitions.get(name, 0) < count}
         if unknown:
-            self._look_up(unknown, deadline)
+            self._look_up(unknown, deadline, handed_over)
 
-    def _look_up(self, topics: Mapping[str, int], deadline: Deadline) -> None:
+    def _look_up(self, topics: Mapping[str, int], deadline: Deadline, handed_over: Collection[str]) -> None:
         names = {source: self._route(source) for source in topics}
         existing = self._existing(list(names.values()), deadline)
-        gone = self._gone(names, existing, deadline)
+        isolated = names if self._isolates else {source: name for source, name in names.items() if source in handed_over}
+        gone = self._gone(isolated, existing, deadline)
         for source in gone:
             self._routes[source] = self._route_to_gone(source)
             self._partitions[source] = topics[source]
@@ -148,13 +153,11 @@ class TargetTopics:
 
     @property
     def gone(self) -> Mapping[str, str]:
-        """Return why nothing is written to target topics that are gone, by source topic; only if they are isolated."""
+        """Return why nothing is written to target topics that are gone and left out, by source topic."""
         return self._gone_problems
 
     def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> Collection[str]:
-        """Return the source topics whose target topic is gone and is left out (`on_error: isolate`). Raises RetriableError."""
-        if not self._isolates:
-            return ()
+        """Return the source topics whose target topic is gone. Raises RetriableError. `names`: those that may be left out."""
         ids = {
             target: self._mirrored[source].topic_id
             for source, target in names.items()

@@ -25,7 +25,7 @@ from tests.operators.moves.actions import (
     WritersComeAgain,
 )
 from tests.operators.moves.commands import Commands, Kill
-from tests.operators.moves.moving_world import Setting
+from tests.operators.moves.moving_world import FORWARD, Setting
 from tests.operators.moves.scripts import Script, explained, perform, script_of
 from tests.operators.moves.surroundings import opened_world
 from tests.operators.scripts import Done
@@ -254,6 +254,32 @@ def test_a_partition_in_which_nothing_but_an_aborted_transaction_was_written_can
         world.clusters["west"].produce_marker("a", 0)
         assert commands.perform("run") is None
         assert world.check() == []
+
+
+def test_a_topic_that_is_deleted_where_its_writers_moved_holds_up_no_topic_that_is_still_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        errors: list[str] = []
+        monkeypatch.setattr(world, "mend", lambda _, error: errors.append(str(error)))
+        world.begin()
+        world.let(10)
+        forward = world.services[FORWARD]
+        world.controls(forward).add("hand-over", ["a"])
+        world.let(5)
+        world.clusters["west"].delete_topic("a")
+        world.kill(forward)
+        world.let(10)
+        copied = len(world.clusters["west"].read("b", 0))
+        world.let(10)
+        assert forward.is_running
+        assert errors == []
+        assert len(world.clusters["west"].read("b", 0)) > copied
+        assert "a" not in world.clusters["west"].topic_ids()
+        world.controls(forward).add("take-back", ["a"])
+        world.let(20)
+        assert any("target topic a (for a) was deleted, with what was copied to it" in error for error in errors)
+        assert "a" not in world.clusters["west"].topic_ids()
 
 
 def test_the_generator_finds_a_point_of_no_return_that_does_not_look_at_the_logs(
