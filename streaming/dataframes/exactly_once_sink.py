@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
@@ -45,6 +45,9 @@ from shallow_mirror.streaming.spark.spark_session import check_session, parallel
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.wire.columns import Compression
 
+if TYPE_CHECKING:
+    from shallow_mirror.streaming.watch.sink_metrics import SinkMetrics
+
 _log = logging.getLogger(__name__)
 
 _NO_SOURCE_CLUSTER = "dataframe"
@@ -56,11 +59,13 @@ _FATES = {"skip": TxnFate.COMMITTED, "repeat": TxnFate.NOT_COMMITTED}
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The ownership of the table, which lasts as long as this process, and the connections of the driver."""
+    """The ownership of the table, which lasts as long as this process, and what the driver has opened."""
 
     identity: RunIdentity
     owner: LedgerOwner
     target: Cluster
+    opened: ExitStack
+    """The connections, and the port of the metrics."""
 
 
 class ExactlyOnceKafkaSink:
@@ -86,6 +91,7 @@ class ExactlyOnceKafkaSink:
         self._run: _Run | None = None
         self._sink: RecordSink | None = None
         self._newest: RecordedMicroBatch | None = None
+        self._metrics: SinkMetrics | None = None
         self._called: tuple[str, int] | None = None
         """Run of the query, and batch id, of the last call that returned."""
         self.last: Written | None = None
@@ -132,12 +138,12 @@ class ExactlyOnceKafkaSink:
             self._opened(spark)
 
     def close(self) -> None:
-        """Close the connections. What is decided is already committed."""
+        """Close the connections and the port of the metrics. What is decided is already committed."""
         with self._lock:
             run, self._run, self._sink = self._run, None, None
             self._identity = RunIdentity.of_this_process()
             if run is not None:
-                run.target.close()
+                run.opened.close()
 
     def _write(self, rows: Any, batch: MicroBatchId) -> bool:
         columns = record_columns(rows.dtypes, has_topic=self.config.topic is not None)
@@ -153,6 +159,8 @@ class ExactlyOnceKafkaSink:
                     if patience.is_over():
                         raise
                     _log.warning("%s of sink %s is tried again: %s", batch, self.config.name, error)
+                    if self._metrics is not None:
+                        self._metrics.retries.inc()
                     time.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
                 except BaseException:
@@ -160,18 +168,21 @@ class ExactlyOnceKafkaSink:
                     raise
 
     def _try(self, spark: Any, rows: Any, batch: MicroBatchId) -> bool:
+        began_s = time.monotonic()
         sink = self._opened(spark)
         same = None if self._is_next(batch) else self._recorded(batch)
         plan = plan_micro_batch(batch, self._newest, same, follows=self.config.follows, on_doubt=self.config.on_doubt)
         if plan.is_written:
             _log.info("%s was written before", batch)
+            if self._metrics is not None:
+                self._metrics.replays.inc()
             return False
         written = sink.write(rows, batch, plan)
         if written.rows:
             self.last = written
             if batch.job_id is None:
                 self._newest = RecordedMicroBatch.of_rows(written.rows)
-        self._report(written)
+        self._report(written, time.monotonic() - began_s)
         return True
 
     def _is_next(self, batch: MicroBatchId) -> bool:
@@ -210,13 +221,27 @@ class ExactlyOnceKafkaSink:
                 pass_secrets_to_workers(spark, [config.client])
             storage = TableStorage.to_write(config.table_location, config.tables_writer, spark, layout=WRITTEN_RECORDS_LAYOUT)
             storage.require_conditional_writes()
-            with ExitStack() as connections:
-                target = connections.enter_context(closing(Cluster(config.client)))
-                self._run = self._owning_run(storage, target)
-                connections.pop_all()  # they last as long as the run
+            with ExitStack() as opened:
+                if config.metrics.port is not None:
+                    opened.enter_context(self._serving_metrics())
+                target = opened.enter_context(closing(Cluster(config.client)))
+                owner = self._own(storage, target)
+                if self._metrics is not None:
+                    self._metrics.run_epoch.set(owner.run_epoch)
+                self._run = _Run(self._identity, owner, target, opened.pop_all())  # it is open as long as the run
         return self._run
 
-    def _owning_run(self, storage: TableStorage, target: Cluster) -> _Run:
+    def _serving_metrics(self) -> AbstractContextManager[None]:
+        try:
+            from shallow_mirror.streaming.watch.sink_metrics import SinkMetrics
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics out"
+            ) from error
+        self._metrics = SinkMetrics(self.config.name)
+        return self._metrics.served(self.config.metrics)
+
+    def _own(self, storage: TableStorage, target: Cluster) -> LedgerOwner:
         config, deadline = self.config, Deadline.after_ms(_START_MS, time.monotonic)
         ids = transactional_ids(config.name, id_count(config.slots))
         owner = LedgerOwner.take_over(
@@ -231,7 +256,7 @@ class ExactlyOnceKafkaSink:
             slots=len(ids),
         )
         _log.info("run epoch %d of sink %s took over %s", owner.run_epoch, config.name, config.tables)
-        return _Run(self._identity, owner, target)
+        return owner
 
     def _recovered(self, run: _Run, parallelism: int) -> RecordSink:
         """Resolve the last decision, and fence every transactional id. Raises MicroBatchInDoubtError.
@@ -266,7 +291,15 @@ class ExactlyOnceKafkaSink:
         )
         return RecordSink(job, slots=config.slots, owner=run.owner, performer=performer, guard=guard, observer=self._observer)
 
-    def _report(self, written: Written) -> None:
+    def _report(self, written: Written, seconds: float) -> None:
+        if self._metrics is not None:
+            self._metrics.wrote(
+                batch_id=written.batch.batch_id,
+                records=written.record_count,
+                size_bytes=written.size_bytes,
+                seconds=seconds,
+                at_s=time.time(),
+            )
         steps = ", ".join(f"{name} {ms:.0f} ms" for name, ms in written.duration_ms.items())
         _log.info(
             "sink %s: %s: %s, %d bytes; %s",

@@ -12,6 +12,7 @@ from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config.config_file import absolute
 from shallow_mirror.config.problems import validation_problem
+from shallow_mirror.config.sections import MetricsSettings
 from shallow_mirror.config.values import Interval, Name, Section, Tables, parse_interval
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.wire import Codec
@@ -67,6 +68,10 @@ class SinkConfig(Section):
         Literal["stop", "skip", "repeat"],
         Field(description="What becomes of a micro-batch that is committed in part, and whose replay has other rows."),
     ] = "stop"
+
+    metrics: Annotated[MetricsSettings, Field(description="Where the driver serves Prometheus metrics: port and host.")] = (
+        MetricsSettings()
+    )
 
     @property
     def client(self) -> ClientConfig:

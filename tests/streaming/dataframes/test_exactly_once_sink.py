@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from tests.fakes.raw_client import RawClient
@@ -22,6 +26,7 @@ from shallow_mirror import (
 )
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
+from shallow_mirror.local_kafka.ports import free_ports
 
 
 class KilledError(BaseException):
@@ -351,3 +356,44 @@ def test_an_argument_that_has_no_meaning_is_named(settings: dict[str, Any], prob
     arguments: dict[str, Any] = {"name": "sink", "client": {"bootstrap.servers": "127.0.0.1:1"}, "tables": "tables"}
     with pytest.raises(ConfigError, match=problem):
         ExactlyOnceKafkaSink(**arguments | settings)
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Return the series of the sink `sink`, without buckets, by name."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found = re.findall(r'^shallow_mirror_sink_(\w+)\{sink="sink"\} (\S+)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in found if not name.endswith("_created")}
+
+
+def test_metrics_tell_of_written_and_replayed_micro_batches_until_the_sink_is_closed(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    with sink_to(target, tmp_path, metrics={"port": port}) as sink:
+        sink(frame(*ONE), 0)
+        began_s = time.time()
+        sink(frame(*TWO), 1)
+        QUERY.runs += 1
+        sink(frame(*TWO), 1)
+        series = scraped(port)
+        assert began_s <= series.pop("last_decision_timestamp_seconds") <= time.time()
+        assert series.pop("micro_batch_seconds_sum") > 0
+        assert series.pop("written_bytes_total") > 0
+        assert series == {
+            "run_epoch": 1,
+            "batch_id": 1,
+            "micro_batches_total": 2,
+            "records_total": 9,
+            "replays_total": 1,
+            "retries_total": 0,
+            "micro_batch_seconds_count": 2,
+        }
+        other = sink_to(target, tmp_path, name="other", metrics={"port": port, "host": "localhost"})
+        with other, pytest.raises(ConfigError, match=r"metrics\.port: localhost:\d+ cannot be listened on"):
+            other(frame(*ONE), 0)
+    with pytest.raises(URLError):
+        scraped(port)
+    with sink_to(target, tmp_path, metrics={"port": port}) as again:
+        again(frame(rows_of("z")), 2)
+        assert scraped(port)["run_epoch"] == 2
