@@ -124,6 +124,8 @@ def abort(file: File, takes_over: TakeOver = False, skip_hook: SkipHook = None) 
         alias = files.mirror.source.alias if wave.phase is Phase.AT_SOURCE else files.mirror.target.alias
         for sentence in release_sentences(files.wave(wave.name), alias):
             print(sentence)
+    if aborted.taken_back:
+        print(f"handed over by an attempt that was aborted, and taken back: {', '.join(aborted.taken_back)}")
     if aborted.left:
         print("could not be deleted: " + ", ".join(aborted.left))
         raise typer.Exit(EXIT_REFUSED)

@@ -186,7 +186,7 @@ def _control_problems(passage: Passage) -> Iterator[str]:
     if handed:
         yield (
             f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror. What an attempt that "
-            "is under way has handed over, `migrate abort` takes back"
+            "is under way, or was aborted, has handed over, `migrate abort` takes back"
         )
     paused = sorted(topics & controls.paused.keys())
     if paused:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,17 @@ class Passage:
         wanted = [topic for topic in self.topics() if topic not in state.moving]
         if wanted:
             self._controls(self.mirror).add("hand-over", wanted)
+
+    def handed_over_within(self, attempts: Sequence[tuple[datetime, datetime]]) -> list[str]:
+        """Return the topics that are handed over since one of these attempts, given by begin and end."""
+        state = self.controls()
+        since_ms = {**state.requested, **state.handed_over}
+        spans = [(int(begun.timestamp() * 1000), math.ceil(ended.timestamp() * 1000)) for begun, ended in attempts]
+        return [
+            topic
+            for topic in self.topics()
+            if topic in since_ms and any(begun <= since_ms[topic] <= ended for begun, ended in spans)
+        ]
 
     def resume(self) -> None:
         """Undo `hand_over`. Raises ConfigError if the mirror in the other direction may write to the topics already.

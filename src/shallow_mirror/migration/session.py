@@ -57,11 +57,15 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aborted:
-    """`wave` None: none was under way. `rehearsals`: prefixes of those that were removed; `left`: what could not be deleted."""
+    """`wave` None: none was under way. `rehearsals`: prefixes of those that were removed; `left`: what could not be deleted.
+
+    `taken_back`: topics that were still handed over by attempts that had been aborted.
+    """
 
     wave: WaveState | None
     rehearsals: Sequence[str]
     left: Sequence[str]
+    taken_back: Sequence[str] = ()
 
 
 def read_state(files: MigrationFiles) -> MigrationState:
@@ -159,12 +163,14 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
 def abort(files: MigrationFiles, reports: Reports, options: Options = Options()) -> Aborted:
     """Take back what the wave under way has done, and remove what killed rehearsals left.
 
-    Raises ConfigError behind the point of no return, and where there is nothing to do.
+    Where nothing is under way, topics are taken back that an aborted attempt has handed over: the tables of the mirror that were
+    in place at that abort were others. Raises ConfigError behind the point of no return, and where there is nothing to do.
     """
     options.require_hooks(files.config.hooks)
     state = read_newest_state(files)
     wave = state.under_way
-    if wave is None and not state.rehearsals:
+    kept = {} if wave is not None else _kept_hand_overs(files, state, options)
+    if wave is None and not state.rehearsals and not kept:
         raise ConfigError(nothing_to_abort(state.waves.values()))
     if wave is not None and not wave.can_abort:
         raise ConfigError(abort_problem(wave))
@@ -176,8 +182,35 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
                 conductor = _conductor(files, settings, owner, passage, reports, replace(options, waits=False))
                 conductor.abort()
                 wave = conductor.state()
+        for name, topics in kept.items():
+            with closing(_passage(files, files.wave(name), state, _next_direction(state.waves[name]), options)) as passage:
+                passage.use_topics(topics)
+                passage.resume()
         left = remove_all(files, state.rehearsals, owner)
-    return Aborted(wave=wave, rehearsals=[rehearsal["prefix"] for rehearsal in state.rehearsals], left=left)
+    return Aborted(
+        wave=wave,
+        rehearsals=[rehearsal["prefix"] for rehearsal in state.rehearsals],
+        left=left,
+        taken_back=[topic for topics in kept.values() for topic in topics],
+    )
+
+
+def _kept_hand_overs(files: MigrationFiles, state: MigrationState, options: Options) -> dict[str, Sequence[str]]:
+    """Return the topics, by wave, that are handed over since an attempt that was aborted."""
+    kept: dict[str, Sequence[str]] = {}
+    for wave in files.config.waves:
+        of_wave = state.waves[wave.name]
+        direction = _next_direction(of_wave)
+        attempts = of_wave.aborted.get(direction, ())
+        if attempts and (direction is Direction.MOVE or wave.reverse is not None):
+            with closing(_passage(files, wave, state, direction, options)) as passage:
+                if topics := passage.handed_over_within(attempts):
+                    kept[wave.name] = topics
+    return kept
+
+
+def _next_direction(wave: WaveState) -> Direction:
+    return Direction.MOVE if wave.phase is Phase.AT_SOURCE else Direction.ROLLBACK
 
 
 def _perform(

@@ -51,7 +51,8 @@ class WaveState:
     done_at: Mapping[Step, datetime] = field(default_factory=dict)
     move: Mapping[Step, Mapping[str, Any]] = field(default_factory=dict)
     denied: Mapping[Direction, Sequence[Mapping[str, str]]] = field(default_factory=dict)
-    aborts: int = 0
+    aborted: Mapping[Direction, Sequence[tuple[datetime, datetime]]] = field(default_factory=dict)
+    """Begin and end of the attempts that were aborted."""
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
     hooks: HookState = NO_HOOKS
@@ -171,7 +172,9 @@ def _after(wave: WaveState, row: MigrationRow) -> WaveState:
             return replace(wave, settling=settling, late_writes=(*wave.late_writes, row.detail))
         case "aborted":
             phase = Phase.AT_SOURCE if wave.direction is Direction.MOVE else Phase.MOVED
-            return replace(wave, phase=phase, done={}, done_at={}, aborts=wave.aborts + 1)
+            attempt = (wave.begun_at or row.at, row.at)
+            aborted = {**wave.aborted, wave.direction: (*wave.aborted.get(wave.direction, ()), attempt)}
+            return replace(wave, phase=phase, done={}, done_at={}, aborted=aborted)
     return wave
 
 

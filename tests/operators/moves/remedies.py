@@ -72,9 +72,8 @@ def wait(commands: Commands, _error: MirrorError, _chance: random.Random) -> str
 
 
 def take_back(commands: Commands, error: MirrorError, chance: random.Random) -> str:
-    """Abort the attempt that is under way, unless another conductor has handed the topics over."""
-    under_way = commands.world.state().under_way
-    if commands.others or under_way is None:
+    """Take back what an attempt has handed over, unless another conductor has it under way."""
+    if commands.others:
         return await_other(commands, error, chance)
     abort(commands, error, chance)
     return "migrate abort"

@@ -256,6 +256,31 @@ def test_a_partition_in_which_nothing_but_an_aborted_transaction_was_written_can
         assert world.check() == []
 
 
+def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_taken_back_by_the_next(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(10)
+        forward = world.services[FORWARD]
+        older = world.copied_tables(forward)
+        assert commands.perform("run", kill=Kill(Step.VERIFY_REST, 1, is_behind=False)) is None
+        assert world.controls(forward).read().moving == {"a", "b"}
+        forward.is_wanted = False
+        world.kill(forward)
+        newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        assert commands.perform("abort") is None
+        world.put_back(forward, newest)
+        assert "`migrate abort` takes back" in str(commands.perform("run"))
+        assert commands.perform("abort") is None
+        assert world.controls(forward).read().moving == frozenset()
+        assert "nothing is under way that could be aborted" in str(commands.perform("abort"))
+        forward.is_wanted = True
+        world.start(forward)
+        assert commands.perform("run") is None
+        assert world.check() == []
+
+
 def test_a_topic_that_is_deleted_where_its_writers_moved_holds_up_no_topic_that_is_still_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
