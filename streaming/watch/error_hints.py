@@ -56,7 +56,7 @@ _RETRIABLE = {
     "the topic",
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
-    RUN_SUPERSEDED: "run this mirror once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
+    RUN_SUPERSEDED: "run it once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
     PRODUCER_FORGOTTEN: "none needed: it is written to once no request of an earlier run can arrive any more; a run with "
     "--available-now waits for that",
     "UNKNOWN_TOPIC_OR_PARTITION": "a topic was deleted, or a broker does not know it yet: check the topic",
