@@ -43,6 +43,7 @@ from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of
 from shallow_mirror.streaming.spark.spark_session import check_session, parallelism_of
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
+from shallow_mirror.streaming.watch.metrics_extra import importing_metrics
 from shallow_mirror.wire.columns import Compression
 
 if TYPE_CHECKING:
@@ -232,13 +233,10 @@ class ExactlyOnceKafkaSink:
         return self._run
 
     def _serving_metrics(self) -> AbstractContextManager[None]:
-        try:
+        with importing_metrics():
             from shallow_mirror.streaming.watch.sink_metrics import SinkMetrics
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics out"
-            ) from error
-        self._metrics = SinkMetrics(self.config.name)
+        if self._metrics is None:  # else of a run before, or of an attempt that could not take over
+            self._metrics = SinkMetrics(self.config.name)
         return self._metrics.served(self.config.metrics)
 
     def _own(self, storage: TableStorage, target: Cluster) -> LedgerOwner:

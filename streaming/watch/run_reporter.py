@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, ProblemLo
 from shallow_mirror.checkpoints.rows import decided_fillers, preserved_topics
 from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import LagMetricsSettings
-from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, IncompleteRunError, MirrorError, StoppedError
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, IncompleteRunError, MirrorError, StoppedError
 from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
@@ -36,6 +36,7 @@ from shallow_mirror.streaming.watch.error_hints import (
 )
 from shallow_mirror.streaming.watch.health import RunHealth
 from shallow_mirror.streaming.watch.left_out_reporter import LeftOutReporter
+from shallow_mirror.streaming.watch.metrics_extra import importing_metrics
 from shallow_mirror.streaming.watch.micro_batch_summary import ages_s, observation, offsets_left, problems_of, sentence
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
 from shallow_mirror.types import SourcePartition
@@ -91,12 +92,8 @@ class RunReporter:
         if settings.port is None:
             yield
             return
-        try:
+        with importing_metrics():
             from shallow_mirror.streaming.watch import metrics, metrics_port
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
-            ) from error
         run = self._run
         max_topics = settings.max_topics if isinstance(settings, LagMetricsSettings) else 0
         self._metrics = metrics.Metrics(run.name, max_topics, version=__version__, source=run.source, target=run.target)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from shallow_mirror.broker import Cluster, ConsumerGroups
+from shallow_mirror.broker import Cluster, ConsumerGroups, write_group_note
 from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.deadline import request_deadline
+from shallow_mirror.deadline import REQUEST_MS, request_deadline
 from shallow_mirror.errors import ConfigError, FencedError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.kafka import GROUP_SUFFIX
 
@@ -36,7 +36,7 @@ class NewestRow:
 
     def require_in(self, rows: Sequence[MigrationRow]) -> None:
         """Raise ConfigError if the target has a note of a newer row than all of these. Raises RetriableError."""
-        newest = self._read()
+        newest, _ = self._read()
         known = RowNote.of(rows[-1]) if rows else None
         if newest is None or (known is not None and newest.position <= known.position):
             return
@@ -54,27 +54,24 @@ class NewestRow:
         Where the target refuses it or does not answer, that is logged: the step continues without.
         """
         try:
-            newest = self._read()
+            newest, topic = self._read()
             if newest is not None and newest.conductor_epoch >= row.conductor_epoch and newest.run_id != row.run_id:
                 raise FencedError(f"a conductor with another copy of the table has written {newest}")
-            self._write(RowNote.of(row))
+            if topic is not None:
+                self._write(topic, RowNote.of(row))
         except (RetriableError, OutcomeUnknownError, ConfigError) as error:
             self._warnings.warn("note", f"an older copy of the table of {self.name} will not be noticed: {error}")
 
-    def _read(self) -> RowNote | None:
-        with closing(Cluster(self.mirror.target.client)) as cluster:
-            offsets = ConsumerGroups(cluster, "target").committed(self.group, request_deadline())
-        notes = [note for offset in offsets if (note := RowNote.parse(offset.metadata)) is not None]
-        return max(notes, key=lambda note: note.position, default=None)
-
-    def _write(self, note: RowNote) -> None:
+    def _read(self) -> tuple[RowNote | None, str | None]:
+        """Return the newest note, and the topic where the mirror is registered; None before its first run."""
         deadline = request_deadline()
         with closing(Cluster(self.mirror.target.client)) as cluster:
             groups = ConsumerGroups(cluster, "target")
+            offsets = groups.committed(self.group, deadline)
             registered = groups.committed(f"{self.mirror.mirror}{GROUP_SUFFIX}", deadline)
-            if not registered:
-                return  # the mirror has not begun
-            place = registered[0].topic_partition
-            refusals = groups.commit(self.group, {place: (0, note.build())}, deadline)
-        if refusals:
-            raise RetriableError("REFUSED", f"writing to the consumer group {self.group}: {refusals[place]}")
+        notes = [note for offset in offsets if (note := RowNote.parse(offset.metadata)) is not None]
+        newest = max(notes, key=lambda note: note.position, default=None)
+        return newest, registered[0].topic_partition.topic if registered else None
+
+    def _write(self, topic: str, note: RowNote) -> None:
+        write_group_note(self.mirror.target.client, self.group, topic, note.build(), timeout_s=REQUEST_MS / 1000)
