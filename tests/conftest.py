@@ -153,6 +153,14 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
+def spark_with_delta(spark: Any) -> Any:
+    """Return the Spark session; skip the test where Delta has no jars for this Spark."""
+    if not spark.version.startswith(DELTA_FOR_SPARK):
+        pytest.skip(f"Delta has no jars for Spark {spark.version}")
+    return spark
+
+
+@pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Return a name of its own for every test, also between processes; the topic is not created."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]

@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.m
 
 
 @pytest.fixture
-def schemas(spark: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
+def schemas(spark_with_delta: Any, tmp_path: Path) -> Iterator[dict[str, str]]:
     names = {name: f"spark_catalog.{name}" for name in ("archived", "rebuilt", "restored", "restored_again")}
     for name, schema in names.items():
-        spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schemas/{name}'")
+        spark_with_delta.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schemas/{name}'")
     yield names
     for schema in names.values():
-        spark.sql(f"DROP SCHEMA {schema} CASCADE")
+        spark_with_delta.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
 def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:

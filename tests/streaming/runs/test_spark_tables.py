@@ -31,10 +31,10 @@ SCHEMA = "spark_catalog.mirrored"
 
 
 @pytest.fixture
-def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
-    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path}/schema'")
+def schema(spark_with_delta: Any, tmp_path: Path) -> Iterator[str]:
+    spark_with_delta.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path}/schema'")
     yield SCHEMA
-    spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+    spark_with_delta.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
 @pytest.mark.long

@@ -123,3 +123,10 @@ def test_a_catalog_that_the_session_does_not_have_is_named() -> None:
 def test_a_runtime_with_delta_built_in_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.0")
     spark_session.check_delta(_delta_session({}), "catalog:main.mirrors")
+
+
+@pytest.mark.spark
+def test_a_local_session_has_room_for_compiled_code(spark: Any) -> None:
+    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    code = [pool.getUsage().getMax() for pool in pools if pool.getName().startswith("Code")]
+    assert sum(code) >= 240 << 20
