@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from shallow_mirror.sinks.records.lost_micro_batches import micro_batches_of_receipts as micro_batches_of_receipts
     from shallow_mirror.sinks.records.micro_batch_identity import (
         MicroBatchId as MicroBatchId,
         RecordedMicroBatch as RecordedMicroBatch,

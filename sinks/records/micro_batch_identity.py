@@ -5,10 +5,11 @@ Asked by the owner of the table only, after its recovery: no other run decides b
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from shallow_mirror.checkpoints import DecidedSegment, WrittenBy
 from shallow_mirror.errors import ConfigError, MicroBatchInDoubtError
@@ -16,6 +17,10 @@ from shallow_mirror.errors import ConfigError, MicroBatchInDoubtError
 OnDoubt = Literal["stop", "skip", "repeat"]
 """What becomes of a micro-batch that is committed in part: an error, no further write (records may be missing), or all of it
 once more (records may be there twice)."""
+
+
+_LONGEST_JOB_ID, _LONGEST_OFFSETS = 100, 1_000
+"""Characters of them in a receipt: brokers accept 4,096 bytes by default (`offset.metadata.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,43 @@ class MicroBatchId:
     source_offsets: str | None = None
     """The ends of all sources, as Spark's log of offsets has them; None of a job, and if Spark does not tell."""
 
+    def in_receipt(self) -> dict[str, str | int]:
+        """Return how a receipt names it: of long offsets nothing, of a long job id its digest."""
+        if self.job_id is not None:
+            return {"job": _short(self.job_id)}
+        named: dict[str, str | int] = {"query": self.query_id or "", "batch": self.batch_id or 0}
+        if self.source_offsets is not None and len(self.source_offsets) <= _LONGEST_OFFSETS:
+            named["offsets"] = self.source_offsets
+        return named
+
+    @classmethod
+    def of_receipt(cls, named: Mapping[str, str | int]) -> Self | None:
+        """Return the micro-batch that a receipt names; None if it was written by an earlier release."""
+        match named:
+            case {"job": str(job_id)}:
+                return cls(job_id=job_id)
+            case {"query": str(query_id), "batch": int(batch_id)}:
+                offsets = named.get("offsets")
+                return cls(query_id=query_id, batch_id=batch_id, source_offsets=None if offsets is None else str(offsets))
+            case _:
+                return None
+
+    def is_same(self, named: MicroBatchId) -> bool:
+        """Return whether `named`, of a receipt, names this one."""
+        if self.job_id is not None:
+            return _short(self.job_id) == named.job_id
+        return (self.query_id, self.batch_id) == (named.query_id, named.batch_id)
+
+    def described(self) -> str:
+        """Return the text with the source offsets, as far as they are known."""
+        return str(self) if self.source_offsets is None else f"{self} (source offsets {self.source_offsets})"
+
     def __str__(self) -> str:
         return f"batch {self.batch_id} of query {self.query_id}" if self.job_id is None else f"job {self.job_id}"
+
+
+def _short(job_id: str) -> str:
+    return job_id if len(job_id) <= _LONGEST_JOB_ID else hashlib.sha256(job_id.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +88,16 @@ class RecordedMicroBatch:
     record_count: int
     slots: Mapping[int, SlotContent]
     found_count: int
+    is_lost: bool = False
+    """Only receipts name it: a part of it at least is committed, and the table does not say which."""
 
     @property
     def is_complete(self) -> bool:
-        return self.found_count >= self.record_count  # more, if the operator had it repeated
+        return not self.is_lost and self.found_count >= self.record_count  # more, if the operator had it repeated
+
+    @classmethod
+    def lost(cls, id: MicroBatchId) -> RecordedMicroBatch:
+        return cls(id, record_count=0, slots={}, found_count=0, is_lost=True)
 
     @classmethod
     def of_rows(cls, rows: Sequence[DecidedSegment]) -> RecordedMicroBatch | None:
@@ -106,12 +152,16 @@ def plan_micro_batch(
     """
     if batch.job_id is None and newest is not None:
         _require_next(batch, newest.id, same, follows)
+        if newest.is_lost and newest.id.query_id != batch.query_id and on_doubt == "stop":
+            raise MicroBatchInDoubtError(f"{batch} follows {_lost(newest.id)}")
     if same is None:
         return WRITE
     if same.is_complete or on_doubt == "skip":
         return WRITTEN
     if on_doubt == "repeat":
         return WRITE
+    if same.is_lost:
+        raise MicroBatchInDoubtError(_lost(same.id))
     if sum(content.record_count for content in same.slots.values()) != same.found_count:
         raise MicroBatchInDoubtError(
             f"{batch} was committed in part, {same.found_count} of {same.record_count} records, and of a slot only in some "
@@ -140,6 +190,10 @@ def _require_next(batch: MicroBatchId, newest: MicroBatchId, same: RecordedMicro
             f"{batch} is neither the newest one, {newest}, nor has it the source offsets of the one that was written under this "
             f"id: its checkpoint is older than the tables. Restore the newest checkpoint, or begin a new query {_behind(newest)}"
         )
+
+
+def _lost(micro_batch: MicroBatchId) -> str:
+    return f"{micro_batch}, which was committed, perhaps in part: these older tables do not say what it wrote"
 
 
 def _of_another_query(batch: MicroBatchId, newest: MicroBatchId) -> str:

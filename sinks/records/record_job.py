@@ -35,6 +35,8 @@ class RecordJob:
     """Of this slot, by its share of all that run at once. None: no limit."""
     observer: Observer = observe_nothing
     decision: int = 0
+    micro_batch: Mapping[str, str | int] = field(default_factory=dict)
+    """As the receipts name it."""
     time_left_ms: float = 0.0
     """When the task starts: clocks of different machines are never compared."""
     id_numbers: tuple[int, ...] = ()

@@ -89,7 +89,7 @@ class RecordSink:
             began, answer = self._clock(), None
             match action:
                 case actions.RunSlots(decision):
-                    results = self._run_slots(rows, decision, plan, deadline)
+                    results = self._run_slots(rows, decision, batch, plan, deadline)
                     answer = tuple(SlotResult(result.slot, result.txn, result.segments) for result in results)
                 case actions.Decide(_, decided):
                     attributed = self._attributed(decided, results, batch)
@@ -110,11 +110,14 @@ class RecordSink:
         stamped = frozenset(topic for result in results for topic in result.stamped_topics)
         return Written(batch, attributed, stamped, durations)
 
-    def _run_slots(self, rows: SlotRows, decision: int, plan: Plan, deadline: Deadline) -> tuple[RecordSlotResult, ...]:
+    def _run_slots(
+        self, rows: SlotRows, decision: int, batch: MicroBatchId, plan: Plan, deadline: Deadline
+    ) -> tuple[RecordSlotResult, ...]:
         names = self._names()
         job = replace(
             self._job,
             decision=decision,
+            micro_batch=batch.in_receipt(),
             time_left_ms=deadline.remaining_ms(),
             id_numbers=tuple(int(name.rpartition("-")[2]) for name in names),
             held=self._performer.availability.held_partitions(),

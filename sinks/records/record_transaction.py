@@ -91,6 +91,7 @@ class RecordTransaction:
             run_id=self._job.run_id,
             deadline=self._deadline,
             at_ms=self._now_ms(),
+            micro_batch=self._job.micro_batch,
             purpose=self._pipeline.purpose_at(self._target.known_coordinator(CoordinatorKind.GROUP, self._name)),
         )
         self._acknowledge(refuse, left=0)

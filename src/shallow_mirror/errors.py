@@ -413,20 +413,24 @@ class RecordRefusedError(MirrorError):
 class OlderTablesError(MirrorError):
     """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
 
-    `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, and `version` its version.
+    `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, `version` its version, and
+    `run_id` its run. `if_lost`: what is left to do if the newest tables are lost.
     """
 
     known: str
     evidence: str
     version: int
+    run_id: str = ""
+    if_lost: str = (
+        "with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, and copies those records a "
+        "second time"
+    )
 
     def __post_init__(self) -> None:
         super().__init__(
             f"the tables are older than the target: their newest decision is {self.known}, but {self.evidence}. Nothing was "
-            "written: it "
-            "would copy again what was copied in between. Put the newest tables back (all of the folder or prefix of `tables`), "
-            "or leave it to the run that has them; with `shallow-mirror recover CONF --accept-repeats` the mirror continues from "
-            "these tables, and copies those records a second time"
+            "written: it could repeat what was written in between. Put the newest tables back (all of the folder or prefix of "
+            f"`tables`), or leave it to the run that has them; {self.if_lost}"
         )
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
     MicroBatchInDoubtError,
+    OlderTablesError,
     OutcomeUnknownError,
     RecoverNeededError,
     RetriableError,
@@ -35,6 +36,7 @@ from shallow_mirror.sinks.records import (
     RecordJob,
     RecordSink,
     Written,
+    micro_batches_of_receipts,
     plan_micro_batch,
     record_columns,
     require_visible,
@@ -92,6 +94,8 @@ class ExactlyOnceKafkaSink:
         self._run: _Run | None = None
         self._sink: RecordSink | None = None
         self._newest: RecordedMicroBatch | None = None
+        self._lost: tuple[MicroBatchId, ...] = ()
+        """What receipts name, the newest first, while the table is older than the target."""
         self._metrics: SinkMetrics | None = None
         self._called: tuple[str, int] | None = None
         """Run of the query, and batch id, of the last call that returned."""
@@ -141,10 +145,13 @@ class ExactlyOnceKafkaSink:
     def close(self) -> None:
         """Close the connections and the port of the metrics. What is decided is already committed."""
         with self._lock:
-            run, self._run, self._sink = self._run, None, None
-            self._identity = RunIdentity.of_this_process()
-            if run is not None:
-                run.opened.close()
+            self._close()
+
+    def _close(self) -> None:
+        run, self._run, self._sink = self._run, None, None
+        self._identity = RunIdentity.of_this_process()
+        if run is not None:
+            run.opened.close()
 
     def _write(self, rows: Any, batch: MicroBatchId) -> bool:
         columns = record_columns(rows.dtypes, has_topic=self.config.topic is not None)
@@ -197,24 +204,64 @@ class ExactlyOnceKafkaSink:
         )
 
     def _recorded(self, batch: MicroBatchId) -> RecordedMicroBatch | None:
+        """Return the micro-batch as the table has it, or else as receipts name it."""
         assert self._run is not None
         condition = (
             (Comparison("query_id", "=", batch.query_id), Comparison("batch_id", "=", batch.batch_id))
             if batch.query_id is not None and batch.batch_id is not None
             else (Comparison("job_id", "=", batch.job_id or ""),)
         )
-        return RecordedMicroBatch.of_rows(self._run.owner.rows_where(condition))
+        recorded = RecordedMicroBatch.of_rows(self._run.owner.rows_where(condition))
+        if recorded is not None:
+            return recorded
+        lost = next((lost for lost in self._lost if batch.is_same(lost)), None)
+        return None if lost is None else RecordedMicroBatch.lost(lost)
 
     def _opened(self, spark: Any) -> RecordSink:
         """Return the sink of this run, after its recovery."""
         if self._sink is None:
             run = self._take_over(spark)
             run.owner.check_ownership()
-            self._sink = self._recovered(run, parallelism_of(spark, self.config.slots))
-            self._newest = _newest_of(run.owner)
+            parallelism = parallelism_of(spark, self.config.slots)
+            try:
+                sink = self._recovered(run, parallelism)
+            except OlderTablesError as older:
+                run = self._take_over_without(older, spark)
+                sink = self._recovered(run, parallelism)
+            is_older = run.owner.recorded().decided_run_id == "" and run.owner.recorded().decided_version > 0
+            self._lost = self._in_receipts(run) if is_older else ()
+            self._newest = self._newest_of(run.owner)
+            self._sink = sink
         return self._sink
 
-    def _take_over(self, spark: Any) -> _Run:
+    def _take_over_without(self, older: OlderTablesError, spark: Any) -> _Run:
+        """Take over tables that lack what the run `lost_run` has written. Raises OlderTablesError for any other run."""
+        assert self._run is not None
+        if self.config.lost_run != older.run_id:
+            named = self._in_receipts(self._run)
+            raise replace(
+                older,
+                if_lost=f"if they are lost, give the sink lost_run={older.run_id!r}: it continues behind "
+                + (f"{named[0].described()}, which was written last" if named else "what the target has"),
+            ) from None
+        _log.warning("sink %s continues without the rows of run %s: %s", self.config.name, older.run_id, older.evidence)
+        self._close()
+        return self._take_over(spark, older.version)
+
+    def _in_receipts(self, run: _Run) -> tuple[MicroBatchId, ...]:
+        names = transactional_ids(self.config.name, run.owner.highest_slot + 1)
+        deadline = Deadline.after_ms(_START_MS, time.monotonic)
+        return micro_batches_of_receipts(run.target, names, run.owner.map_id, deadline)
+
+    def _newest_of(self, owner: LedgerOwner) -> RecordedMicroBatch | None:
+        """Return the newest streaming micro-batch of any query, as far as the table has rows of it, or receipts name it."""
+        lost = next((lost for lost in self._lost if lost.job_id is None), None)
+        if lost is not None:
+            return self._recorded(lost)
+        newest = newest_batch_of(owner.pieces)
+        return None if newest is None else self._recorded(MicroBatchId(query_id=newest[0], batch_id=newest[1]))
+
+    def _take_over(self, spark: Any, accepted_version: int = 0) -> _Run:
         if self._run is None:
             config = self.config
             check_session(spark)
@@ -226,7 +273,7 @@ class ExactlyOnceKafkaSink:
                 if config.metrics.port is not None:
                     opened.enter_context(self._serving_metrics())
                 target = opened.enter_context(closing(Cluster(config.client)))
-                owner = self._own(storage, target)
+                owner = self._own(storage, target, accepted_version)
                 if self._metrics is not None:
                     self._metrics.run_epoch.set(owner.run_epoch)
                 self._run = _Run(self._identity, owner, target, opened.pop_all())  # it is open as long as the run
@@ -239,7 +286,7 @@ class ExactlyOnceKafkaSink:
             self._metrics = SinkMetrics(self.config.name)
         return self._metrics.served(self.config.metrics)
 
-    def _own(self, storage: TableStorage, target: Cluster) -> LedgerOwner:
+    def _own(self, storage: TableStorage, target: Cluster, accepted_version: int) -> LedgerOwner:
         config, deadline = self.config, Deadline.after_ms(_START_MS, time.monotonic)
         ids = transactional_ids(config.name, id_count(config.slots))
         owner = LedgerOwner.take_over(
@@ -252,6 +299,7 @@ class ExactlyOnceKafkaSink:
             now_ms=lambda: int(time.time() * 1000),
             before_creation=lambda: refuse_used_ids(target, ids, deadline),
             slots=len(ids),
+            accepted_version=accepted_version,
         )
         _log.info("run epoch %d of sink %s took over %s", owner.run_epoch, config.name, config.tables)
         return owner
@@ -309,13 +357,3 @@ class ExactlyOnceKafkaSink:
         )
         for topic in sorted(written.stamped_topics):
             _log.warning("topic %s has message.timestamp.type=LogAppendTime: the timestamps of its records are lost", topic)
-
-
-def _newest_of(owner: LedgerOwner) -> RecordedMicroBatch | None:
-    """Return the newest streaming micro-batch of any query, as far as the table has rows of it."""
-    newest = newest_batch_of(owner.pieces)
-    if newest is None:
-        return None
-    query_id, batch_id = newest
-    condition = (Comparison("query_id", "=", query_id), Comparison("batch_id", "=", batch_id))
-    return RecordedMicroBatch.of_rows(owner.rows_where(condition))

@@ -55,23 +55,31 @@ def require_known_receipts(
     `run_id_of`: the run of a run epoch according to the log of the tables, None where it does not say. Raises ConfigError if
     another mirror commits under these ids, RetriableError.
     """
-    target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
-    begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
-    newer = list[tuple[int, str, Receipt]]()
-    for name in transactional_ids:
-        for receipt in read_receipts(target, name, deadline, begun=begun[name]):
-            _require_own(receipt, name, map_id)
-            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded, run_id_of):
-                newer.append((receipt.decision, name, receipt))
+    newer = [
+        (name, receipt)
+        for name, receipt in receipts_of(target, transactional_ids, map_id, deadline)
+        if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded, run_id_of)
+    ]
     if not newer:
         return
-    _, transactional_id, receipt = max(newer, key=lambda found: found[0])
+    transactional_id, receipt = max(newer, key=lambda found: found[1].decision)
     raise OlderTablesError(
         _decision_text(recorded.decided_version, recorded.decided_at_ms or None),
         f"consumer group {transactional_id} on the target has the receipt of "
         f"{_decision_text(receipt.decision, receipt.written_at_ms)}, of run {receipt.run_id}",
         receipt.decision,
+        receipt.run_id,
     )
+
+
+def receipts_of(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> list[tuple[str, Receipt]]:
+    """Return every committed receipt with its transactional id. Raises ConfigError if one is of other tables, RetriableError."""
+    target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
+    begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
+    found = [(name, one) for name in transactional_ids for one in read_receipts(target, name, deadline, begun=begun[name])]
+    for name, receipt in found:
+        _require_own(receipt, name, map_id)
+    return found
 
 
 def _is_anothers(receipt: Receipt, recorded: Recorded, run_id_of: Callable[[int], str | None]) -> bool:

@@ -64,9 +64,13 @@ class SinkConfig(Section):
     follows: Annotated[
         str | None, Field(description="The id of the query that this one replaces, if its checkpoint is lost.")
     ] = None
+    lost_run: Annotated[
+        str | None,
+        Field(description="The id of the run that has written what these older tables lack, if the newest tables are lost."),
+    ] = None
     on_doubt: Annotated[
         Literal["stop", "skip", "repeat"],
-        Field(description="What becomes of a micro-batch that is committed in part, and whose replay has other rows."),
+        Field(description="What becomes of a micro-batch of which a part is committed, and it is not known which."),
     ] = "stop"
 
     metrics: Annotated[MetricsSettings, Field(description="Where the driver serves Prometheus metrics: port and host.")] = (

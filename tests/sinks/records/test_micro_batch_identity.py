@@ -12,6 +12,7 @@ from shallow_mirror.sinks.records.micro_batch_identity import (
     WRITE,
     WRITTEN,
     MicroBatchId,
+    OnDoubt,
     RecordedMicroBatch,
     SlotContent,
     plan_micro_batch,
@@ -83,6 +84,62 @@ def test_a_micro_batch_of_an_older_checkpoint_or_of_another_query_is_refused(
 
 def test_an_older_micro_batch_that_is_the_same_was_written() -> None:
     assert plan_micro_batch(OLDER.id, NEWEST, OLDER, follows=None, on_doubt="stop") == WRITTEN
+
+
+LOST = RecordedMicroBatch.lost(A)
+FOLLOWING = MicroBatchId(query_id="b", batch_id=0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "same", "on_doubt", "expected"),
+    [
+        (next_of(A), None, "stop", WRITE),
+        (A, LOST, "skip", WRITTEN),
+        (A, LOST, "repeat", WRITE),
+        (FOLLOWING, None, "skip", WRITE),
+        (FOLLOWING, None, "repeat", WRITE),
+    ],
+    ids=["the next", "left", "repeated", "follows, the rest is left", "follows, and repeats it"],
+)
+def test_behind_a_micro_batch_that_only_receipts_name(
+    batch: MicroBatchId, same: RecordedMicroBatch | None, on_doubt: OnDoubt, expected: object
+) -> None:
+    assert plan_micro_batch(batch, LOST, same, follows="a", on_doubt=on_doubt) == expected
+
+
+@pytest.mark.parametrize(("batch", "same"), [(A, LOST), (FOLLOWING, None)], ids=["a replay", "a query that follows"])
+def test_a_micro_batch_that_only_receipts_name_may_be_there_in_part(batch: MicroBatchId, same: RecordedMicroBatch | None) -> None:
+    with pytest.raises(MicroBatchInDoubtError, match="batch 7 of query a, which was committed, perhaps in part"):
+        plan_micro_batch(batch, LOST, same, follows="a", on_doubt="stop")
+
+
+@pytest.mark.parametrize(
+    ("batch", "named"),
+    [
+        (A, A),
+        (replace(A, source_offsets="[" * 1001), replace(A, source_offsets=None)),
+        (MicroBatchId(job_id="j" * 100), MicroBatchId(job_id="j" * 100)),
+    ],
+    ids=["a batch", "long offsets", "a job"],
+)
+def test_a_receipt_names_its_micro_batch(batch: MicroBatchId, named: MicroBatchId) -> None:
+    assert MicroBatchId.of_receipt(batch.in_receipt()) == named
+    assert batch.is_same(named)
+    assert not replace(batch, batch_id=8, job_id=None).is_same(named)
+
+
+def test_a_long_job_id_is_a_digest_in_a_receipt() -> None:
+    job = MicroBatchId(job_id="j" * 101)
+    named = MicroBatchId.of_receipt(job.in_receipt())
+    assert named is not None
+    assert len(named.job_id or "") == 64
+    assert job.is_same(named)
+    assert not MicroBatchId(job_id="k" * 101).is_same(named)
+
+
+@pytest.mark.parametrize("named", [{}, {"query": "a"}, {"query": 1, "batch": 2}, {"job": 3}])
+def test_a_receipt_of_a_mirror_names_none(named: dict[str, str | int]) -> None:
+    assert MicroBatchId.of_receipt(named) is None
 
 
 def rows(*slots: tuple[int, int, int]) -> list[DecidedSegment]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -24,8 +23,6 @@ from shallow_mirror import (
     RecordRefusedError,
     WrittenRecords,
 )
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.local_kafka.ports import free_ports
 
 
@@ -60,18 +57,6 @@ STEPS = [
     "AwaitVisible",
     "Settled",
 ]
-
-
-@pytest.fixture
-def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[StrictCluster]:
-    kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker_clients, "_clusters", kept)
-    monkeypatch.setattr("shallow_mirror.sinks.records.record_task.freeze_imports_once", lambda: None)
-    with StrictCluster() as cluster:
-        cluster.create_topic("out", 2)
-        yield cluster
-        for client in kept.values():
-            client.close()
 
 
 def frame(*slots: list[Row], session: QuerySession = QUERY, **options: Any) -> InlineFrame:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,24 @@ def test_a_lost_checkpoint_repeats_nothing_by_itself(topic: Topic, query: Query)
     query.run(topic.sink())
     with pytest.raises(Exception, match="of another query\\. A new checkpoint begins at batch 0 again"):
         query.run(topic.sink(), "another")
+    assert sorted(topic.values()) == query.expected
+
+
+def test_tables_of_a_backup_are_refused_until_the_lost_run_is_named(topic: Topic, query: Query, tmp_path: Path) -> None:
+    query.add(20)
+    query.run(topic.sink())
+    shutil.copytree(tmp_path / "tables", tmp_path / "backup")
+    query.add(30)
+    query.run(topic.sink())
+    shutil.rmtree(tmp_path / "tables")
+    (tmp_path / "backup").rename(tmp_path / "tables")
+    query.add(10)
+    with pytest.raises(Exception, match="the tables are older than the target") as refused:
+        query.run(topic.sink())
+    assert "it continues behind batch 1 of query" in str(refused.value)
+    named = re.search("lost_run='([^']+)'", str(refused.value))
+    assert named is not None
+    query.run(topic.sink(lost_run=named[1]))
     assert sorted(topic.values()) == query.expected
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -40,6 +41,8 @@ class Receipt:
     run_id: str
     written_at_ms: int | None = None
     """None of an earlier release."""
+    micro_batch: Mapping[str, str | int] = field(default_factory=dict)
+    """What a DataFrame sink wrote in the transaction; empty of a mirror, and of an earlier release."""
 
 
 def begin_receipt(
@@ -52,14 +55,15 @@ def begin_receipt(
     run_id: str,
     deadline: Deadline,
     at_ms: int | None = None,
+    micro_batch: Mapping[str, str | int] | None = None,
     purpose: str = BEGUN,
 ) -> BegunRequest:
     """Send a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision.
 
     The group was added to the transaction before (`add_partitions_and_offsets`). `finish_receipt` waits until it is written.
     Batches of the transaction may still be on their way: a receipt exists once all of it is committed, in any order of
-    arrival. `at_ms`: the time, for people. `purpose`: of the connection, as `ProducePipeline.purpose_at` says it if batches
-    are on their way.
+    arrival. `at_ms`: the time, for people. `micro_batch`: as `Receipt` has it. `purpose`: of the connection, as
+    `ProducePipeline.purpose_at` says it if batches are on their way.
     """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
     metadata: dict[str, Any] = {
@@ -72,6 +76,8 @@ def begin_receipt(
     }
     if at_ms is not None:
         metadata["at_ms"] = at_ms
+    if micro_batch:
+        metadata["micro_batch"] = dict(micro_batch)
     partition = topic.TxnOffsetCommitRequestPartition(
         partition_index=topic_partition.partition,
         committed_offset=decision,
@@ -183,6 +189,7 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
             map_id=str(fields["map"]),
             run_id=str(fields["run"]),
             written_at_ms=int(fields["at_ms"]) if "at_ms" in fields else None,
+            micro_batch=dict(fields.get("micro_batch", {})),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
