@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.faults.sink_rounds import differences, run_rounds, value_of
+from tests.faults.sink_numbers import differences, value_of
+from tests.faults.sink_rounds import run_rounds
 
 MICRO_BATCHES = [range(6), range(6, 12)]
 RIGHT = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
