@@ -414,19 +414,22 @@ class OlderTablesError(MirrorError):
     """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
 
     `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, and `version` its version.
+    `otherwise`: the remedy if the newest tables are lost.
     """
 
     known: str
     evidence: str
     version: int
+    otherwise: str = (
+        "with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, and copies those records a "
+        "second time"
+    )
 
     def __post_init__(self) -> None:
         super().__init__(
             f"the tables are older than the target: their newest decision is {self.known}, but {self.evidence}. Nothing was "
-            "written: it "
-            "would copy again what was copied in between. Put the newest tables back (all of the folder or prefix of `tables`), "
-            "or leave it to the run that has them; with `shallow-mirror recover CONF --accept-repeats` the mirror continues from "
-            "these tables, and copies those records a second time"
+            "written: it would repeat what was written in between. Put the newest tables back (all of the folder or prefix of "
+            f"`tables`), or leave it to the run that has them; {self.otherwise}"
         )
 
 

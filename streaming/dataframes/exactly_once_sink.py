@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
     MicroBatchInDoubtError,
+    OlderTablesError,
     OutcomeUnknownError,
     RecoverNeededError,
     RetriableError,
@@ -55,6 +56,9 @@ _NO_SOURCE_CLUSTER = "dataframe"
 """In the place of the id of the source cluster, among the properties of the table."""
 _START_MS = 60_000
 _BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+_WITHOUT_NEWEST_TABLES = (
+    "if these are lost, give the sink another name and other tables, and begin the query behind what the target holds"
+)
 _FATES = {"skip": TxnFate.COMMITTED, "repeat": TxnFate.NOT_COMMITTED}
 
 
@@ -272,6 +276,8 @@ class ExactlyOnceKafkaSink:
             require_visible(performer)
         except RecoverNeededError as error:
             raise MicroBatchInDoubtError(error.what) from error
+        except OlderTablesError as error:
+            raise replace(error, otherwise=_WITHOUT_NEWEST_TABLES) from error
         job = RecordJob(
             name=config.name,
             map_id=run.owner.map_id,

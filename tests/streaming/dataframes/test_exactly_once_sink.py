@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from shallow_mirror import (
     ExactlyOnceKafkaSink,
     FencedError,
     MicroBatchInDoubtError,
+    OlderTablesError,
     RecordRefusedError,
     WrittenRecords,
 )
@@ -397,3 +399,19 @@ def test_metrics_tell_of_written_and_replayed_micro_batches_until_the_sink_is_cl
     with sink_to(target, tmp_path, metrics={"port": port}) as again:
         again(frame(rows_of("z")), 2)
         assert scraped(port)["run_epoch"] == 2
+
+
+def test_tables_that_were_put_back_are_refused_with_a_remedy_of_sinks(target: StrictCluster, tmp_path: Path) -> None:
+    tables, kept = tmp_path / "tables", tmp_path / "kept"
+    with sink_to(target, tables) as sink:
+        sink(frame(*ONE), 0)
+    shutil.copytree(tables, kept)
+    with sink_to(target, tables) as sink:
+        sink(frame(*TWO), 1)
+    shutil.rmtree(tables)
+    kept.rename(tables)
+    with sink_to(target, tables) as sink, pytest.raises(OlderTablesError) as raised:
+        sink(frame(*TWO), 1)
+    assert "if these are lost, give the sink another name and other tables" in str(raised.value)
+    assert "shallow-mirror recover" not in str(raised.value)
+    assert sorted(texts(target)) == SORTED
