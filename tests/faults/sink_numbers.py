@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-PARTITIONS, SLOTS = 3, 3
+from tests.faults.steps import SLOTS
+
+PARTITIONS = 3
 
 
 def value_of(name: str, number: int) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.coordinators import TxnState
 from tests.fakes.strict_broker import StrictCluster
-from tests.faults.sink_numbers import PARTITIONS, SLOTS, differences, partition_of, slot_of, value_of
+from tests.faults.sink_numbers import PARTITIONS, differences, partition_of, slot_of, value_of
+from tests.faults.steps import SLOTS
 from tests.support.inline_frames import InlineFrame, QuerySession, Row, committed, sink_to
 
 from shallow_mirror import ConfigError, FencedError, WrittenRecords
