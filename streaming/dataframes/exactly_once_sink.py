@@ -42,7 +42,7 @@ from shallow_mirror.sinks.records import (
 )
 from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of, session_of_worker
-from shallow_mirror.streaming.spark.spark_session import check_session, parallelism_of
+from shallow_mirror.streaming.spark.spark_session import check_delta, check_session, parallelism_of
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.streaming.watch.metrics_extra import importing_metrics
 from shallow_mirror.wire.columns import Compression
@@ -229,6 +229,8 @@ class ExactlyOnceKafkaSink:
                 pass_secrets_to_workers(spark, [config.client])
             storage = TableStorage.to_write(config.table_location, config.tables_writer, spark, layout=WRITTEN_RECORDS_LAYOUT)
             storage.require_conditional_writes()
+            if storage.writer == "spark":
+                check_delta(spark, storage.location.root)
             with ExitStack() as opened:
                 if config.metrics.port is not None:
                     opened.enter_context(self._serving_metrics())
