@@ -40,7 +40,7 @@ def copied(tool: str, source: str, target: str, topics: list[str], runs: int, fo
 
 def marginal(times: Sequence[dict[str, Any]], small: Sequence[dict[str, Any]], name: str) -> float:
     """Return the median of the large topic without that of the small one."""
-    return statistics.median(each[name] for each in times) - statistics.median(each[name] for each in small)
+    return float(statistics.median(each[name] for each in times) - statistics.median(each[name] for each in small))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
