@@ -30,6 +30,8 @@ from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, jars_of
 
 TOOLS = ("noop", "spark-kafka", "confluent-kafka", "shallow-mirror", "shallow-mirror-tuned")
 PARTITIONS, FILES = 4, 4
+SHORT_RETENTION = {"retention.bytes": str(64 << 20), "segment.bytes": str(64 << 20)}
+"""Of target topics, which nobody reads."""
 _RANDOM_SHARE = 0.33
 """Of the bytes of a value."""
 _FILLING = '","status":"accepted","currency":"EUR","channel":"web","warehouse":"north","note":"lorem ipsum dolor sit amet" '
@@ -56,7 +58,7 @@ def _json(chance: random.Random, size: int) -> str:
 def measure(tool: str, codec: str, bootstrap: str, rows: Path, runs: int, folder: Path) -> list[dict[str, float]]:
     """Return the seconds and CPU seconds of each write."""
     topic = f"{tool}-{codec}"
-    create_topic(bootstrap, topic, PARTITIONS, {"retention.bytes": str(64 << 20), "segment.bytes": str(64 << 20)})
+    create_topic(bootstrap, topic, PARTITIONS, SHORT_RETENTION)
     job = {
         "tool": tool,
         "codec": codec,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches as register_kafka_batches
     from shallow_mirror.streaming.spark.spark_session import (
         local_session as local_session,
+        session_for_places as session_for_places,
         session_for_tables as session_for_tables,
     )
 else:

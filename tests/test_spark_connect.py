@@ -29,7 +29,7 @@ class OfConnectError(PySparkException):  # type: ignore[misc]
 def test_a_closed_session_and_a_server_that_does_not_answer_are_lost(text: str) -> None:
     lost = lost_server(OfConnectError(text))
     assert lost is not None
-    assert str(lost).endswith("start the mirror again with a new session")
+    assert str(lost).endswith("start again with a new session")
     assert "\n" not in str(lost)
 
 

@@ -43,7 +43,7 @@ Write = Callable[[int], None]
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    write = {"confluent-kafka": _confluent}.get(job["tool"], _spark)(job)
+    write = {"confluent-kafka": confluent_writer}.get(job["tool"], _spark)(job)
     tree = ProcessTree(os.getpid())
     times = []
     for number in range(WARM_UPS + job["runs"]):
@@ -84,7 +84,8 @@ def _require(is_written: bool) -> None:
     assert is_written
 
 
-def _confluent(job: dict[str, Any]) -> Write:
+def confluent_writer(job: dict[str, Any]) -> Write:
+    """Return a function that writes the rows of `job` to its topic, in its codec."""
     import pyarrow.parquet as pq
     from confluent_kafka import Producer
 

@@ -218,7 +218,7 @@ def run_id_of(epoch: int, commits: Iterable[CommitEntry]) -> str | None:
 
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
-    "rows with another mirror id and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
+    "rows with another name and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
 )
 
 
@@ -261,7 +261,7 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str], layout: Ta
             f"{layout.title} has schema version {written_by}, this shallow-mirror knows {SCHEMA_VERSION}: use a newer one"
         )
     problems = [
-        f"{layout.title} was created with {name} = {properties.get(name)!r}, this mirror has {value!r}: "
+        f"{layout.title} was created with {name} = {properties.get(name)!r}, this {layout.owner} has {value!r}: "
         f"{_remedy(name, properties)}"
         for name, value in expected.items()
         if name != PROPERTY_SCHEMA_VERSION and properties.get(name) != value

@@ -9,7 +9,12 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR
 from shallow_mirror.checkpoints.rows.table_layout import WRITTEN_RECORDS_LAYOUT
-from shallow_mirror.checkpoints.rows.written_rows import newest_batch_of
+from shallow_mirror.checkpoints.rows.written_rows import (
+    WRITTEN_PARTITION_COLUMNS,
+    WrittenPartition,
+    newest_batch_of,
+    written_partitions_of,
+)
 from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
@@ -41,6 +46,19 @@ class WrittenRecords:
     def recorded(self) -> Recorded | None:
         """Return the records of the newest commit: the run, its host and process id, and which decision is not settled."""
         return self._recorded
+
+    @property
+    def name(self) -> str:
+        """Return the name of the sink whose table it is."""
+        return self._snapshot.properties[PROPERTY_MIRROR]
+
+    def decided_after(self, micro_batch: int) -> pa.Table:
+        """Return the rows of decisions with a higher number, also of one whose rows may still be removed."""
+        return self._snapshot.read((Comparison("micro_batch", ">", micro_batch),))
+
+    def partitions(self) -> list[WrittenPartition]:
+        """Return every target partition, with its end and the sums of its records and bytes. Reads all rows."""
+        return written_partitions_of(self._snapshot.batches(self._settled(), WRITTEN_PARTITION_COLUMNS))
 
     def of_batch(self, query_id: str, batch_id: int) -> pa.Table:
         """Return the rows of a streaming micro-batch; none if it wrote nothing."""

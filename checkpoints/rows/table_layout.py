@@ -44,7 +44,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableLayout(TableShape):
-    """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
+    """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms. `owner`: what writes the table, for messages.
 
     `added_columns` are null in tables that were made before there were these columns; the next append adds them. `remedies`:
     by column, how to get a table that has it, if its rows cannot do without.
@@ -56,6 +56,7 @@ class TableLayout(TableShape):
     positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
     moved_by: Callable[[Mapping[SourcePartition, Position], Sequence[DecidedSegment]], dict[SourcePartition, Position]] = moved_by
     """Return positions after a decision. Raises OffsetMapConflictError if its rows do not continue them."""
+    owner: str = "mirror"
     added_columns: frozenset[str] = frozenset()
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,6 +108,7 @@ ARCHIVE_LAYOUT = TableLayout(
     rows_to_arrow=archive_rows_to_arrow,
     rows_from_arrow=archive_rows_from_arrow,
     positions_of=archive_positions_of,
+    owner="archive",
     added_columns=frozenset({"run_crc32c"}),
     remedies={
         "lineage": "`shallow-mirror archive verify FILE --rebuild TABLES` writes a new table from the objects, whose rows are of "
@@ -124,4 +126,5 @@ WRITTEN_RECORDS_LAYOUT = TableLayout(
     rows_from_arrow=written_rows_from_arrow,
     positions_of=written_ends_of,
     moved_by=written_ends_after,
+    owner="sink",
 )

@@ -47,6 +47,7 @@ WRITTEN_RECORDS = _ROWS.schema
 
 POSITION_COLUMNS = ["target_topic", "target_topic_id", "target_partition", "target_end"]
 _KEYS = POSITION_COLUMNS[:3]
+_AGGREGATES = {"target_end": "max", "record_count": "sum", "size_bytes": "sum", "micro_batch": "max"}
 
 
 def segment_of(target: TargetPartition, start: int, end: int, **columns: Any) -> Segment:
@@ -134,6 +135,41 @@ def written_ends_after(
             )
         _raise_end(moved, segment.target, segment.source_end)
     return moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPartition:
+    """The records that were written to a target partition, in any offsets below `end`. `size_bytes`: of compressed batches."""
+
+    target: TargetPartition
+    end: int
+    record_count: int
+    size_bytes: int
+    last_micro_batch: int
+
+
+WRITTEN_PARTITION_COLUMNS = [*POSITION_COLUMNS, "record_count", "size_bytes", "micro_batch"]
+
+
+def written_partitions_of(pieces: Iterable[pa.RecordBatch]) -> list[WrittenPartition]:
+    """Return every target partition with its sums, in order. A topic that was created again has those of each id."""
+    sums = list(_AGGREGATES.items())
+    grouped = [pa.Table.from_batches([piece]).group_by(_KEYS, use_threads=False).aggregate(sums) for piece in pieces]
+    if not grouped:
+        return []
+    renamed = [table.rename_columns([*_KEYS, *_AGGREGATES]) for table in grouped]
+    rows = pa.concat_tables(renamed).group_by(_KEYS, use_threads=False).aggregate(sums).to_pylist()
+    partitions = [
+        WrittenPartition(
+            target=TargetPartition(*(row[key] for key in _KEYS)),
+            end=row["target_end_max"],
+            record_count=row["record_count_sum"],
+            size_bytes=row["size_bytes_sum"],
+            last_micro_batch=row["micro_batch_max"],
+        )
+        for row in rows
+    ]
+    return sorted(partitions, key=lambda partition: partition.target)
 
 
 def newest_batch_of(read: Callable[[list[str]], Iterable[pa.RecordBatch]]) -> tuple[str, int] | None:

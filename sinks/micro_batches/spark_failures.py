@@ -88,7 +88,7 @@ def find_unfit_python(text: str) -> ConfigError | None:
     if match is None:
         return None
     return ConfigError(
-        f"the Python of Spark's workers cannot run the mirror: {match[1] or match[2]}. Install shallow-mirror with the same "
+        f"the Python of Spark's workers cannot run the tasks: {match[1] or match[2]}. Install shallow-mirror with the same "
         "version of Python on every node, and set PYSPARK_PYTHON (or spark.pyspark.python) to the path of that Python"
     )
 
@@ -120,7 +120,7 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
             raise
         where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLostError(
-            f"Spark's JVM exited: it was killed, or ran out of memory{where}. Nothing is lost: start the mirror again"
+            f"Spark's JVM exited: it was killed, or ran out of memory{where}. Nothing is lost: start again"
         ) from error
 
 

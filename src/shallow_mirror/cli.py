@@ -38,6 +38,7 @@ from shallow_mirror.commands.restore import restore
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.schemas import schemas
 from shallow_mirror.commands.sessions import ImportBlocker
+from shallow_mirror.commands.sink import sink
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.topology import topology
 from shallow_mirror.commands.translate import translate
@@ -66,6 +67,7 @@ for panel, commands in _GROUPS.items():
     for command, name in commands:
         app.command(name, rich_help_panel=panel)(command)
 app.add_typer(quarantine, name="quarantine", rich_help_panel="Copy")
+app.add_typer(sink, name="sink", rich_help_panel="Inspect and verify")
 app.add_typer(archive, name="archive", rich_help_panel="Archive and restore")
 app.add_typer(migrate, name="migrate", rich_help_panel="Move")
 app.add_typer(failover, name="failover", rich_help_panel="Move")
@@ -76,7 +78,7 @@ app.command(rich_help_panel="Begin")(completion)
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = (
     "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "topology", "recover", "verify", "quarantine",
-    "report", "import", "mm2", "init", "completion",
+    "report", "import", "mm2", "init", "completion", "sink",
 )  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""

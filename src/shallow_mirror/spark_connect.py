@@ -58,5 +58,5 @@ def lost_server(error: Exception) -> SparkLostError | None:
     reason = str(error).partition("\n")[0]
     return SparkLostError(
         f"the server of Spark Connect ended the session or does not answer ({reason}): it was killed or restarted. Nothing "
-        "is lost: start the mirror again with a new session"
+        "is lost: start again with a new session"
     )

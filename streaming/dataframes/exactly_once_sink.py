@@ -42,8 +42,8 @@ from shallow_mirror.sinks.records import (
     require_visible,
 )
 from shallow_mirror.spark_connect import is_connect
-from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of
-from shallow_mirror.streaming.spark.spark_session import check_session, parallelism_of
+from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of, session_of_worker
+from shallow_mirror.streaming.spark.spark_session import check_delta, check_session, parallelism_of
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.streaming.watch.metrics_extra import importing_metrics
 from shallow_mirror.wire.columns import Compression
@@ -85,6 +85,8 @@ class ExactlyOnceKafkaSink:
         """Check the arguments. Raises ConfigError with every problem."""
         self.config = SinkConfig.from_arguments(arguments)
         self._observer = observer
+        self._starter: Any = None
+        """With Spark Connect: the session that has started the query."""
         self._reset()
 
     def _reset(self) -> None:
@@ -108,6 +110,7 @@ class ExactlyOnceKafkaSink:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
+        self._starter = session_of_worker()
         self._reset()
 
     def __enter__(self) -> Self:
@@ -121,7 +124,7 @@ class ExactlyOnceKafkaSink:
 
         Raises ConfigError, RecordRefusedError, MicroBatchInDoubtError, FencedError, and after `retry_for` RetriableError.
         """
-        batch, run_id = micro_batch_of(rows, batch_id, self.config.name)
+        batch, run_id = micro_batch_of(rows, batch_id, self.config.name, self._starter)
         if self._called == (run_id, batch_id):
             raise ConfigError(
                 f"the sink {self.config.name} was called twice with {batch}, and would leave the second DataFrame out: unite "
@@ -269,6 +272,8 @@ class ExactlyOnceKafkaSink:
                 pass_secrets_to_workers(spark, [config.client])
             storage = TableStorage.to_write(config.table_location, config.tables_writer, spark, layout=WRITTEN_RECORDS_LAYOUT)
             storage.require_conditional_writes()
+            if storage.writer == "spark":
+                check_delta(spark, storage.location.root)
             with ExitStack() as opened:
                 if config.metrics.port is not None:
                     opened.enter_context(self._serving_metrics())

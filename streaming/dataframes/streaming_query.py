@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql.utils import is_remote
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -20,14 +21,15 @@ _QUERY_ID, _RUN_ID = "sql.streaming.queryId", "spark.jobGroup.id"
 _LISTED_WITHIN_MS, _PAUSE_S = 10_000, 0.1
 
 
-def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, str]:
+def micro_batch_of(rows: Any, batch_id: int, sink: str, starter: Any) -> tuple[MicroBatchId, str]:
     """Return the micro-batch that the DataFrame of foreachBatch is, and the run of its query. `sink`: the name of the sink.
 
-    Raises ConfigError outside of foreachBatch, and if Spark Connect does not tell which query runs.
+    `starter`: with Spark Connect the session that has started the query; None if it is not known. Raises ConfigError outside of
+    foreachBatch, and if Spark Connect does not tell which query runs.
     """
     spark = rows.sparkSession
     if is_connect(spark):
-        query_id, run_id = _query_of_connect(spark, sink)
+        query_id, run_id = _query_of_connect(spark, sink, starter)
         return MicroBatchId(query_id=query_id, batch_id=batch_id), run_id
     query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if query_id is None:
@@ -37,15 +39,29 @@ def micro_batch_of(rows: Any, batch_id: int, sink: str) -> tuple[MicroBatchId, s
     return MicroBatchId(query_id=query_id, batch_id=batch_id, source_offsets=offsets), run_id
 
 
-def _query_of_connect(spark: Any, sink: str) -> tuple[str, str]:
-    """Return query id and run id. The worker of foreachBatch is not told, but lists the queries of its session."""
+def session_of_worker() -> Any:
+    """Return the session of Spark Connect that this process of the server runs in; None in any other process.
+
+    To be called while the function of foreachBatch is unpickled: from Spark 4.3 on micro-batches have a clone of the session,
+    which lists no queries, and before the first of them the clone takes the place of the active session.
+    """
+    if not is_remote():
+        return None
+    from pyspark.sql.connect.session import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _query_of_connect(spark: Any, sink: str, starter: Any) -> tuple[str, str]:
+    """Return query id and run id. The worker of foreachBatch is not told, but lists the queries of the session."""
+    lists = spark if starter is None else starter  # before Spark 4.3 both are one session
     patience = Deadline.after_ms(_LISTED_WITHIN_MS, time.monotonic)
-    while not (active := spark.streams.active) and not patience.is_over():
+    while not (active := lists.streams.active) and not patience.is_over():
         time.sleep(_PAUSE_S)  # the first micro-batch may begin before the server lists its query
     if not active:
         raise ConfigError(
-            f"the server of Spark Connect ({spark.version}) does not list the query of this micro-batch, as 4.3.0: use a classic "
-            "session, or another release"
+            f"the server of Spark Connect ({spark.version}) does not list the query of this micro-batch: give foreachBatch a "
+            "sink that was created beside the query, not in its function, or use a classic session"
         )
     chosen = [query for query in active if query.name == sink] or active
     if len(chosen) != 1:

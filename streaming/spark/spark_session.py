@@ -285,14 +285,14 @@ def _write_log4j(log_file: Path) -> Path:
 
 
 def check_session(spark: Any) -> None:
-    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of settings that only make it slower."""
+    """Raise ConfigError with everything that makes `spark` unusable for a run; warn of settings that only make it slower."""
     problems = []
     if lacking := _lacking_abilities():
         problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
     for name, (value, why) in REQUIRED.items():
         actual = _setting(spark, name, value)
         if actual.lower() != value:
-            problems.append(f"{name} is {actual}, the mirror needs {value}: {why}")
+            problems.append(f"{name} is {actual}, {value} is needed: {why}")
     if problems:
         raise ConfigError(problems)
     for name, (value, cost) in RECOMMENDED.items():
@@ -338,13 +338,23 @@ def session_for_tables(
     places = [location.root for location in config.table_locations if location.is_read_by_spark]
     if is_writing and not places and choose_writer(config.table_location, config.tables_writer, layout) == "spark":
         places = [config.tables]
+    with session_for_places(name, places, submitted, log_file=config.spark_log) as spark:
+        yield spark
+
+
+@contextlib.contextmanager
+def session_for_places(name: str, places: Sequence[str], submitted: Any = None, *, log_file: Path) -> Iterator[Any]:
+    """Yield the session that reads tables in these places: None if there are none, else `submitted` or a local one.
+
+    Raises as `session_for_tables`.
+    """
     if not places:
         yield None
         return
     own_session = None
     if submitted is None:
         _log.info("the tables in %s need Spark: starting it, which takes some seconds", " and ".join(places))
-        own_session = submitted = local_session(f"shallow-mirror {name}", delta_jars=delta_jars(), log_file=config.spark_log)
+        own_session = submitted = local_session(f"shallow-mirror {name}", delta_jars=delta_jars(), log_file=log_file)
     try:
         for place in places:
             check_delta(submitted, place)

@@ -16,6 +16,7 @@ from tests.faults import (
     preserved_offsets,
     process_faults,
     several_mirrors,
+    sink_faults,
     steps,
     storage_faults,
     table_store,
@@ -27,6 +28,7 @@ from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import TARGET, NetworkScene
 from tests.faults.restore_rounds import PlainRestoreScene
 from tests.faults.rounds import Fault, Scene
+from tests.faults.sink_scene import PlainSinkScene
 from tests.faults.steps import Step
 from tests.faults.table_store import TableStoreScene
 
@@ -299,6 +301,26 @@ PRESERVED_MIRRORS = Campaign(
     open=PlainScene(WITHOUT_SPARK, preserved_offsets.GROUPS, keeps_offsets=True),
 )
 
+SINK_BROKERS = Campaign(
+    name="sink-brokers",
+    engine=WITHOUT_SPARK,
+    rounds=200,
+    cases=sink_faults.CASES,
+    open=PlainSinkScene(WITHOUT_SPARK),
+)
+SINK_SPARK = Campaign(
+    name="sink-spark",
+    engine=SPARK,
+    rounds=20,
+    cases=[
+        *((KILL, step) for step in steps.ALL),
+        *((process_faults.KillJvm(), step) for step in (steps.PRODUCED, steps.DECIDED, steps.RETURNED)),
+        *((process_faults.KillWorker(), step) for step in steps.IN_TASKS),
+        *sink_faults.CHECKPOINTS,
+    ],
+    open=PlainSinkScene(SPARK),
+)
+
 ALL = (
     PRESERVED_KILLS,
     PRESERVED_NETWORK,
@@ -324,4 +346,6 @@ ALL = (
     ARCHIVE_STORE,
     RESTORE_KILLS,
     RESTORE_PRESERVED,
+    SINK_BROKERS,
+    SINK_SPARK,
 )

@@ -1,6 +1,6 @@
 """`shallow-mirror run CONF` that knocks at a gate at every point it passes. Arguments: CONF GATE CORES ENGINE.
 
-`archive run` and `restore` where CONF is the file of one.
+`archive run` and `restore` where CONF is the file of one, and queries with DataFrame sinks where it is that of `sink_main`.
 
 Beside the points of the mirror's own observer there are two of Spark's: `Planned` when it hands over a micro-batch, and
 `Returned` when that is done and Spark has yet to write so in its checkpoint.
@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from pyspark.sql import SparkSession
-from tests.faults import without_spark
+from tests.faults import sink_main, without_spark
 from tests.faults.knock import Knock
 from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_WITHOUT_SPARK, LOCAL_CLUSTER, WITHOUT_SPARK
 
@@ -65,8 +65,7 @@ def let_mirrors_hurry() -> None:
     mirror_query.FOLLOW_MS = 1_000.0
 
 
-def command_of(conf: str) -> list[str]:
-    document = yaml.safe_load(Path(conf).read_text(encoding="utf-8"))
+def command_of(document: Mapping[str, Any]) -> list[str]:
     if "restore" in document:
         return ["restore"]
     return ["run"] if "mirror" in document else ["archive", "run"]
@@ -114,7 +113,10 @@ def main(arguments: Sequence[str]) -> int:
     given = session_of(engine, conf, int(cores))
     sessions.submitted_session = lambda: given
     threading.Thread(target=end_with, args=(os.getppid(),), name="harness", daemon=True).start()
-    sys.argv = ["shallow-mirror", *command_of(conf), conf]
+    document = yaml.safe_load(Path(conf).read_text(encoding="utf-8"))
+    if "queries" in document:
+        return sink_main.run(document, Knock(gate), given, Path(conf).with_name("spark.log"))
+    sys.argv = ["shallow-mirror", *command_of(document), conf]
     try:
         cli.main()
     except SystemExit as end:

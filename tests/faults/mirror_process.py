@@ -29,7 +29,8 @@ class MirrorProcess:
 
     def __init__(self, conf: Path, gate: str, log_file: Path, scratch: Path, engine: str, environment: Mapping[str, str]) -> None:
         self.log_file = log_file
-        self._log_start = log_file.stat().st_size if log_file.exists() else 0
+        log_file.touch()
+        self._log_start = log_file.stat().st_size
         scratch.mkdir(exist_ok=True)
         started = launch.Forked if engine in (WITHOUT_SPARK, BUSY_WITHOUT_SPARK) else launch.anew
         own = {"TMPDIR": str(scratch), "PYTHONPYCACHEPREFIX": str(scratch.with_name("pycache"))}

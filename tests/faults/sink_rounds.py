@@ -11,7 +11,7 @@ import logging
 import random
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.coordinators import TxnState
 from tests.fakes.strict_broker import StrictCluster
+from tests.faults.sink_numbers import PARTITIONS, differences, partition_of, slot_of, value_of
+from tests.faults.steps import SLOTS
 from tests.support.inline_frames import InlineFrame, QuerySession, Row, committed, sink_to
 
 from shallow_mirror import ConfigError, FencedError, WrittenRecords
@@ -27,7 +29,6 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.sinks import observe_nothing
 
-PARTITIONS, SLOTS = 3, 2
 TASK_STEPS = ["task.initialised", "task.added", "task.produced", "task.receipt"]
 DRIVER_STEPS = ["TakeDecision", "RunSlots", "RefuseHangingTxns", "Decide", "EndTxn", "AwaitVisible", "Settled"]
 _MOST_ROWS = 12
@@ -49,38 +50,6 @@ class KillAt:
             self.passes -= 1
             if self.passes <= 0:
                 raise KilledError(point)
-
-
-def differences(name: str, micro_batches: Sequence[range], partitions: Sequence[Sequence[str]]) -> list[str]:
-    """Return how the committed values of a query differ from those of its micro-batches. Values are `value_of` its numbers.
-
-    Between slots of a micro-batch there is no order; a slot keeps its own, and micro-batches follow each other.
-    """
-    expected = [number for micro_batch in micro_batches for number in micro_batch]
-    in_partitions = [[int(value.split("/")[1]) for value in values if value.startswith(f"{name}/")] for values in partitions]
-    counts = Counter(number for numbers in in_partitions for number in numbers)
-    found = [f"lost: {value_of(name, number)}" for number in expected if not counts[number]]
-    found += [f"{count} times: {value_of(name, number)}" for number, count in sorted(counts.items()) if count > 1]
-    found += [f"unexpected: {value_of(name, number)}" for number in sorted(counts.keys() - set(expected))]
-    micro_batch_of = {number: index for index, micro_batch in enumerate(micro_batches) for number in micro_batch}
-    for partition, numbers in enumerate(in_partitions):
-        found += [f"in partition {partition}: {value_of(name, number)}" for number in numbers if number % PARTITIONS != partition]
-        last: defaultdict[int, int] = defaultdict(lambda: -1)
-        newest = -1
-        for number in numbers:
-            index = micro_batch_of.get(number, newest)
-            if index < newest or number <= last[slot_of(number)]:
-                found.append(f"reordered in partition {partition}: {value_of(name, number)}")
-            newest, last[slot_of(number)] = index, number
-    return found
-
-
-def value_of(name: str, number: int) -> str:
-    return f"{name}/{number:08}"
-
-
-def slot_of(number: int) -> int:
-    return number // PARTITIONS % SLOTS
 
 
 @dataclass(slots=True)
@@ -130,7 +99,7 @@ class Query:
     def _slots(self) -> list[list[Row]]:
         return [
             [
-                {"value": value_of(self.name, number).encode(), "partition": number % PARTITIONS}
+                {"value": value_of(self.name, number).encode(), "partition": partition_of(number)}
                 for number in self.planned
                 if slot_of(number) == slot
             ]

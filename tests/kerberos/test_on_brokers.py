@@ -144,7 +144,7 @@ def broken_keytab(realms: TwoRealms, folder: Path, kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("missing", "cannot read {file}: No such file or directory: put the keytab on every machine of the mirror"),
+        ("missing", "cannot read {file}: No such file or directory: put the keytab on every machine that connects"),
         ("directory", "cannot read {file}: Is a directory"),
         ("text", "{file} is no keytab, it does not begin as a keytab: export it again"),
         ("cut", "{file} is no keytab, it is damaged"),

@@ -170,7 +170,7 @@ def test_workers_without_the_package_end_it_with_one_sentence(
     with started(installed, line, tmp_path, log, {"MASTER": "local[2]", **pythons}) as process:
         assert ended(process, log) == 2, log_text(log)[-4000:]
     (sentence,) = re.findall(r"^ConfigError: (.*)$", log_text(log), re.MULTILINE)
-    assert "the Python of Spark's workers cannot run the mirror: No module named 'shallow_mirror'" in sentence
+    assert "the Python of Spark's workers cannot run the tasks: No module named 'shallow_mirror'" in sentence
     assert "PYSPARK_PYTHON" in sentence
 
 

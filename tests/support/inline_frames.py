@@ -78,7 +78,9 @@ class _Option:
         return self._text
 
 
-class _Context:
+class TaskOfSlot:
+    """Stands in for the context of a task."""
+
     def __init__(self, partition: int, attempt: int = 0) -> None:
         self._partition, self._attempt = partition, attempt
 
@@ -126,7 +128,7 @@ class InlineFrame:
         before = TaskContext._taskContext
         try:
             for slot, rows in enumerate(self._slots):
-                TaskContext._taskContext = _Context(slot)
+                TaskContext._taskContext = TaskOfSlot(slot)
                 self.before_slot(slot)
                 answers += self._function(self._batches(rows))
         finally:

@@ -51,9 +51,9 @@ def require_conditional_puts(location: TableLocation) -> None:
             if outcomes.count("created") > 1:
                 raise ConfigError(
                     f"{location.root}: the store ignores conditional writes (If-None-Match): {outcomes.count('created')} of "
-                    f"{WRITERS} writers created the same object, so two runs of a mirror could overwrite each other's commits. "
+                    f"{WRITERS} writers created the same object, so two runs could overwrite each other's commits. "
                     "Use a release of the store that supports them (S3 since 2024, Azure, GCS, MinIO), or put `tables` "
-                    "elsewhere; no setting of the mirror replaces them"
+                    "elsewhere; no setting replaces them"
                 )
             if "refused" in outcomes:
                 return

@@ -298,7 +298,7 @@ def _commit_errors() -> Iterator[None]:
 def _cannot_create(table: str, error: Exception) -> str:
     if condition_of(error) == "SCHEMA_NOT_FOUND":
         schema = table.rpartition(".")[0]
-        return f"tables: the schema {schema} does not exist: create it in the mirror's catalog with CREATE SCHEMA {schema}"
+        return f"tables: the schema {schema} does not exist: create it in that catalog with CREATE SCHEMA {schema}"
     return f"tables: Spark cannot create {table}: {first_line(error)}"
 
 
@@ -313,7 +313,7 @@ def _read_error(table: str, error: Exception) -> Exception:
     if isinstance(error, ParseException):
         return ConfigError(f"tables: this Spark session has no Delta: {first_line(error)}")
     if condition_of(error) == "DELTA_ONLY_OPERATION":
-        return OffsetMapConflictError(f"{table} is not a Delta table: give the mirror a schema of its own")
+        return OffsetMapConflictError(f"{table} is not a Delta table: give `tables` a schema of its own")
     if any(mark in str(error) for mark in _DAMAGE):
         return OffsetMapConflictError(f"{table} is not a readable Delta table: {first_line(error)}")
     if isinstance(error, AnalysisException):

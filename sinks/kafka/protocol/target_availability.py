@@ -60,7 +60,7 @@ class TargetAvailability:
 
     def held_partitions(self) -> dict[TopicPartition, str]:
         """Return the partitions that no transaction may include now, and why."""
-        reason = "it had no leader when the mirror checked it for its own open transactions"
+        reason = "it had no leader when it was checked for open transactions of this run"
         reasons = dict.fromkeys(self.unchecked, reason)
         for txn, ranges in self.pending.items():
             for written in ranges:

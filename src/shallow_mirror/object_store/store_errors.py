@@ -105,7 +105,7 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
     text = _COLOUR.sub("", str(error))
     if _NOT_CONDITIONAL in text:
         return ConfigError(
-            f"{table}: the option aws_conditional_put is disabled, and without conditional writes two runs of a mirror cannot be "
+            f"{table}: the option aws_conditional_put is disabled, and without conditional writes two runs cannot be "
             "kept apart: remove it from storage.options and from the environment (AWS_CONDITIONAL_PUT)"
         )
     if _CONFIG.search(text):

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -75,10 +75,10 @@ class RunStatus:
     run_id: str
     host: str
     pid: int
-    version: str | None
+    version: str | None = None
     started_at_ms: int
-    ended_at_ms: int | None
-    outcome: str | None
+    ended_at_ms: int | None = None
+    outcome: str | None = None
     is_alive: bool | None
 
     @property
@@ -325,17 +325,26 @@ def run_status(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
     """Return the run as the map records it; the table `runs` adds its version and outcome, unless they were not written."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
     columns = {name: value for row in rows for name, value in row.items() if value is not None}
-    outcome, run = columns.get("outcome"), recorded.run
+    outcome, run = columns.get("outcome"), run_of(recorded)
+    return replace(
+        run,
+        version=columns.get("version"),
+        ended_at_ms=ms_of(columns["ended_at"]) if "ended_at" in columns else None,
+        outcome=outcome,
+        is_alive=run.is_alive if outcome is None else False,
+    )
+
+
+def run_of(recorded: Recorded) -> RunStatus:
+    """Return the run that a table of decisions records, without what the table `runs` adds."""
+    run = recorded.run
     return RunStatus(
         run_epoch=recorded.run_epoch,
         run_id=run.run_id,
         host=run.host,
         pid=run.pid,
-        version=columns.get("version"),
         started_at_ms=run.started_at_ms,
-        ended_at_ms=ms_of(columns["ended_at"]) if "ended_at" in columns else None,
-        outcome=outcome,
-        is_alive=False if outcome is not None else _is_alive(run.host, run.pid),
+        is_alive=_is_alive(run.host, run.pid),
     )
 
 

@@ -68,15 +68,15 @@ def watch(
 
 def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
     kind = "restore" if report.is_restore else "mirror"
-    lines = [f"{kind} {report.mirror}, {_time(report.at_ms)}", run_line(report.run), _lag_line(report)]
+    lines = [f"{kind} {report.mirror}, {time_of(report.at_ms)}", run_line(report.run), _lag_line(report)]
     if report.source_problem is not None:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:
         lines.append(f"the target does not answer: {report.target_problem}")
     if report.starting is not None:
-        lines.append(f"starting, since {_time(report.starting_since_ms)}: {report.starting}")
+        lines.append(f"starting, since {time_of(report.starting_since_ms)}: {report.starting}")
     if report.waiting_for is not None:
-        lines.append(f"the {kind} waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+        lines.append(f"the {kind} waits since {time_of(report.waiting_since_ms)} for: {report.waiting_for}")
     if report.quarantined_batches:
         lines.append(
             f"in quarantine: {counted(report.quarantined_batches, 'batch')}, {counted(report.quarantined_bytes, 'byte')} "
@@ -84,7 +84,7 @@ def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
         )
     lines += _left_out_lines(report.left_out)
     paused_lines = [
-        f"{'handed over' if paused.is_handed_over else 'paused'} since {_time(paused.since_ms)}: {paused.topic}"
+        f"{'handed over' if paused.is_handed_over else 'paused'} since {time_of(paused.since_ms)}: {paused.topic}"
         for paused in report.paused_topics
     ]
     gone_lines = [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
@@ -139,12 +139,16 @@ def _first(lines: list[str]) -> list[str]:
 def run_line(run: RunStatus | None) -> str:
     if run is None:
         return "no run yet"
-    who = f"run {run.run_epoch} on {run.host} (pid {run.pid}), since {_time(run.started_at_ms)}"
+    who = run_origin(run)
     if run.outcome is not None:
-        return f"{who}: ended {_time(run.ended_at_ms)}: {run.outcome}"
+        return f"{who}: ended {time_of(run.ended_at_ms)}: {run.outcome}"
     if run.is_alive is None:
         return f"{who}: on another host, no exit was recorded"
     return f"{who}: running" if run.is_alive else f"{who}: not running; no exit was recorded (killed?)"
+
+
+def run_origin(run: RunStatus) -> str:
+    return f"run {run.run_epoch} on {run.host} (pid {run.pid}), since {time_of(run.started_at_ms)}"
 
 
 def _lag_line(report: StatusReport) -> str:
@@ -173,7 +177,7 @@ def _groups_line(sync: GroupSyncPass) -> str:
 
 
 def _access_line(what: str, done: AccessPass) -> str:
-    at = _time(done.at_ms)
+    at = time_of(done.at_ms)
     if not done.is_compared:
         return f"{what}: could not be compared at {at}: {done.problem}"
     changed = f", {done.created:,} created" if done.created else ""
@@ -195,7 +199,7 @@ def _open_lines(transactions: tuple[OpenTransaction, ...], at_ms: int) -> list[s
 
 def _left_out_lines(left_out: tuple[LeftOutPartition, ...]) -> list[str]:
     lines = [
-        f"{entry.source.topic_partition} is left out since {_time(entry.since_ms)} because of the {entry.side.value}: "
+        f"{entry.source.topic_partition} is left out since {time_of(entry.since_ms)} because of the {entry.side.value}: "
         f"{entry.reason}"
         for entry in left_out[:_OPEN_SHOWN]
     ]
@@ -209,23 +213,23 @@ def _problem_lines(problems: tuple[CountedProblem, ...]) -> list[str]:
     lines = ["last problems:"]
     for entry in problems:
         problem = entry.problem
-        since = f", {entry.occurrences:,} times since {_time(entry.first_at_ms)}" if entry.occurrences > 1 else ""
+        since = f", {entry.occurrences:,} times since {time_of(entry.first_at_ms)}" if entry.occurrences > 1 else ""
         lines += [
-            f"  {_time(entry.last_at_ms)} {problem.kind.value} (run {entry.run_epoch}{since}): {problem}",
+            f"  {time_of(entry.last_at_ms)} {problem.kind.value} (run {entry.run_epoch}{since}): {problem}",
             f"    remedy: {problem.remedy}",
         ]
     return lines
 
 
 def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
-    table = _table("last micro-batches", ("settled at", "dropped batches"), (
+    table = table_of("last micro-batches", ("settled at", "dropped batches"), (
         "micro-batch", "settled at", "records", "MB", "seconds", "raw", "rebuilt", "dropped batches", "lag_offsets",
     ))  # fmt: skip
     for micro_batch in micro_batches:
         dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(micro_batch.dropped_batch_counts.items()))
         table.add_row(
             f"{micro_batch.micro_batch}",
-            _time(micro_batch.settled_at_ms),
+            time_of(micro_batch.settled_at_ms),
             f"{micro_batch.record_count:,}",
             f"{micro_batch.size_bytes / 1e6:.1f}",
             f"{micro_batch.seconds:.2f}",
@@ -238,7 +242,7 @@ def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
 
 
 def _topic_table(topics: Sequence[TopicOffsets]) -> Table:
-    table = _table("topics", ("topic", "offsets"), ("topic", "offsets", "fillers"))
+    table = table_of("topics", ("topic", "offsets"), ("topic", "offsets", "fillers"))
     for topic in topics:
         table.add_row(Text(topic.topic), topic.offsets, _number(topic.filler_count))
     return table
@@ -246,7 +250,7 @@ def _topic_table(topics: Sequence[TopicOffsets]) -> Table:
 
 def _partition_table(partitions: Sequence[PartitionStatus], *, is_restore: bool) -> Table:
     of_source = ("end", "lag_offsets") if is_restore else ("log end", "lag_offsets", "lag_ms")
-    table = _table("partitions", ("topic",), ("topic", "partition", "position", *of_source))
+    table = table_of("partitions", ("topic",), ("topic", "partition", "position", *of_source))
     for partition in partitions:
         numbers = [partition.position, partition.end, partition.lag_offsets]
         numbers += [] if is_restore else [partition.lag_ms]
@@ -254,7 +258,7 @@ def _partition_table(partitions: Sequence[PartitionStatus], *, is_restore: bool)
     return table
 
 
-def _table(title: str, words: tuple[str, ...], columns: tuple[str, ...]) -> Table:
+def table_of(title: str, words: tuple[str, ...], columns: tuple[str, ...]) -> Table:
     """`words` are the columns that hold no numbers."""
     table = Table(title=title, title_justify="left")
     for name in columns:
@@ -266,5 +270,5 @@ def _number(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def _time(at_ms: int | None) -> str:
+def time_of(at_ms: int | None) -> str:
     return "?" if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -111,7 +111,7 @@ def test_a_machine_without_the_package_is_told_what_to_install(monkeypatch: pyte
         next(conversation(ClientConfig.from_properties(GSSAPI), "x:1", deadline()))
     (problem,) = caught.value.problems
     assert problem.startswith("broker x:1, GSSAPI: the package gssapi cannot be used here (")
-    assert "install MIT Kerberos and shallow-mirror[kerberos] on every machine of the mirror" in problem
+    assert "install MIT Kerberos and shallow-mirror[kerberos] on every machine that connects, also those of executors" in problem
 
 
 def entry(principal: str, key: bytes = b"k" * 32) -> bytes:

@@ -204,7 +204,7 @@ def test_counters_of_another_version_are_not_believed(tmp_path: Path) -> None:
     later = CommitProperties(app_transactions=[Transaction("m", version_of(1, 9))])
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=later)
     clean_log(tmp_path)
-    with pytest.raises(OffsetMapConflictError, match="another mirror id and other tables"):
+    with pytest.raises(OffsetMapConflictError, match="another name and other tables"):
         take(tmp_path, "two")
 
 

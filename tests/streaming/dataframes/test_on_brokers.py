@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.mirror_runs import CrashAt, KillWorkerOnce
 
 from shallow_mirror import ConfigError, ExactlyOnceKafkaSink, RecordRefusedError
+from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.sinks import Observer, observe_nothing
 
@@ -29,7 +30,7 @@ Read = tuple[int, bytes | None, bytes | None, Headers, int]
 class Topic:
     """A topic of three partitions."""
 
-    def __init__(self, cluster: LocalKafka, name: str, tables: Path) -> None:
+    def __init__(self, cluster: LocalKafka | LocalKafkaCluster, name: str, tables: Path) -> None:
         self.bootstrap, self.name, self._tables = cluster.bootstrap, name, tables
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         kept = {"retention.ms": "-1"}  # whatever the timestamps are

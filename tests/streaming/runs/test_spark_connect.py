@@ -136,7 +136,7 @@ def test_a_server_that_was_killed_and_started_again_ends_the_run_with_what_to_do
         catch_up(settings, session)
     write(source, topic_name, ["b"])
     with connect_server(tmp_path, port):
-        with pytest.raises(SparkLostError, match=r"server of Spark Connect .*start the mirror again"):
+        with pytest.raises(SparkLostError, match=r"server of Spark Connect .*start again"):
             catch_up(settings, session)
         session = client_of(port)
         catch_up(settings, session)
@@ -168,7 +168,7 @@ def test_a_server_that_is_killed_under_a_run_ends_it_in_one_line_and_a_bounded_t
     write(source, topic_name, ["b"])
     running.join()
     (error,) = errors
-    assert re.fullmatch(r"the server of Spark Connect .*: start the mirror again with a new session", str(error))
+    assert re.fullmatch(r"the server of Spark Connect .*: start again with a new session", str(error))
     assert [policy.max_retries for policy in session.client.get_retry_policies()] == [3]
 
 

@@ -107,7 +107,7 @@ def conversation(config: ClientConfig, peer: str, deadline: Deadline) -> Generat
     except (ImportError, OSError) as error:
         raise AuthenticationError(
             f"{where}: the package gssapi cannot be used here ({error}): install MIT Kerberos and shallow-mirror[kerberos] on "
-            "every machine of the mirror"
+            "every machine that connects, also those of executors"
         ) from None
     # As libkrb5 and Java do it: the names of services are in lower case.
     service = Service(config.value("sasl.kerberos.service.name") or DEFAULT_SERVICE, peer.rpartition(":")[0].lower())
@@ -259,7 +259,7 @@ class Login:
         except OSError as error:
             raise AuthenticationError(
                 f"sasl.kerberos.keytab: cannot read {self.keytab}: {error.strerror}: put the keytab on every machine "
-                "of the mirror, readable for its user"
+                "that connects, also those of executors, readable for its user"
             ) from None
         except ValueError as error:
             raise AuthenticationError(

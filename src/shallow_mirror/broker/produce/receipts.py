@@ -193,8 +193,8 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"consumer group {transactional_id} on the target holds an offset that is not a receipt of this mirror ({error}): "
-            "another application uses this group id; give the mirror another name"
+            f"consumer group {transactional_id} on the target holds an offset that is not a receipt of a mirror or sink "
+            f"({error}): another application uses this group id; give the mirror or sink another name"
         ) from error
 
 

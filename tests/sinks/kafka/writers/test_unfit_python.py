@@ -19,7 +19,7 @@ pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Py
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (MISSING, "cannot run the mirror: No module named 'shallow_mirror'. Install"),
+        (MISSING, "cannot run the tasks: No module named 'shallow_mirror'. Install"),
         (MISSING.replace("shallow_mirror", "crc32c"), "No module named 'crc32c'"),
         (MISMATCH, "Python in worker has different version: 3.9 than that in driver: 3.11"),
     ],
