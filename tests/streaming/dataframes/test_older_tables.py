@@ -71,7 +71,8 @@ def test_a_query_with_its_newest_checkpoint_continues(target: StrictCluster, tab
 
 def test_a_replay_of_what_the_tables_lack_needs_a_choice_also_after_the_next_start(target: StrictCluster, tables: Path) -> None:
     lost = lost_run(target, tables)
-    for arguments in ({"lost_run": lost}, {}, {"lost_run": lost}):
+    given: tuple[dict[str, Any], ...] = ({"lost_run": lost}, {}, {"lost_run": lost})
+    for arguments in given:
         with (
             sink_to(target, tables, **arguments) as sink,
             pytest.raises(MicroBatchInDoubtError, match="do not say what it wrote"),
