@@ -33,7 +33,7 @@ from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
 FETCH_BYTES = 4 << 20
 _MOST_OPENED_BYTES = 64 << 20
 _READ_TOGETHER_BYTES = 4 << 20
-"""Batches are read together up to about this size: small ones one by one would cost several times as much."""
+"""Batches are opened and read together up to about this size, and a larger one alone."""
 _CATCH_UP_S = 30.0
 _POLL_MS = 20.0
 """The response to the Fetch that a poll sends comes within that, if there is anything to read."""

@@ -6,7 +6,7 @@ Of a value only the offset is read, and whether there is metadata: nearly all ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,16 +34,16 @@ _VALUE_VERSION = 3
 class CommitColumns:
     """Records of committed offsets in the order of the log. All lists but `batch_ends` have an element for each."""
 
-    keys: list[bytes] = field(default_factory=list)
-    logged_at: list[int] = field(default_factory=list)
-    at_ms: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    keys: list[bytes]
+    logged_at: list[int]
+    at_ms: list[int]
+    offsets: list[int]
     """Below 0: there is none; of a tombstone -1."""
-    values: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None]
     """As they were logged, where there is metadata; None: there is none."""
-    batch_ends: list[int] = field(default_factory=list)
+    batch_ends: list[int]
     """How many there are up to the end of each batch."""
-    other_count: int = 0
+    other_count: int
     """Records of other types, which were left out."""
 
     def __len__(self) -> int:
