@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import glob
 import inspect
 import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +82,25 @@ def test_an_error_is_the_same_after_the_text_of_spark(error: MirrorError) -> Non
     read = deserialize_error("\n".join(raised.value.__notes__))
     assert read is not None
     assert (type(read), str(read), vars(read)) == (type(error), str(error), vars(error))
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the string literals with their lines, without docstrings."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
+
+
+def test_no_message_names_a_file_that_only_the_repository_has() -> None:
+    """The wheel has neither the documentation nor the examples."""
+    package = Path(errors.__file__).parent
+    files = sorted(Path(file) for file in glob.glob(f"{package}/**/*.py", recursive=True))
+    named = [
+        f"{file.relative_to(package)}:{line}: {text}"
+        for file in files
+        for line, text in _texts(ast.parse(file.read_text(encoding="utf-8")))
+        if re.search(r"\b(docs|conf|tests|benchmarks)/|\w\.md\b", text)
+    ]
+    assert len(files) > 500
+    assert named == []

@@ -218,7 +218,8 @@ def run_id_of(epoch: int, commits: Iterable[CommitEntry]) -> str | None:
 
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
-    "rows with another name and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
+    "rows with another name and other tables: for a mirror write max(source_end) of each source partition into topics.start; of "
+    "the newest micro_batch source_start instead, unless a read_committed consumer reads a record at target_start"
 )
 
 

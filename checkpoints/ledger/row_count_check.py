@@ -81,7 +81,7 @@ def _foreign_rows(title: str, row_count: int, written: int, last_good: int | Non
         remedy = (
             "Find that commit in DESCRIBE HISTORY. If no rows were added after it, RESTORE TABLE to the version before "
             "it, then start again. Otherwise a RESTORE would remove rows, and be refused: put the missing rows "
-            "back from that version (docs/reference/error-remedies.md, OffsetMapConflictError)"
+            "back: INSERT INTO the table SELECT * FROM the table VERSION AS OF that version EXCEPT ALL SELECT * FROM the table"
         )
     return OffsetMapConflictError(
         f"{title} holds {row_count} rows, shallow-mirror has written {written}: another application removed or "

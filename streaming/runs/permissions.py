@@ -41,20 +41,31 @@ def unauthorized_topics(
 
 
 def require_authorized_topics(
-    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+    source: Cluster,
+    include: Sequence[str],
+    mirrored: Collection[str],
+    listed: Collection[str],
+    deadline: Deadline,
+    *,
+    waits_for_topics: bool,
 ) -> None:
-    """Raise ConfigError if there are any, and RetriableError; warn if nothing matches at all."""
+    """Raise ConfigError if there are any, and RetriableError.
+
+    If nothing matches at all, warn if the run waits for topics; else raise ConfigError: it would end without a copy.
+    """
     unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
     if not listed and not mirrored:
+        if not waits_for_topics:
+            raise ConfigError(nothing_matches(include))
         _log.warning("%s", nothing_matches(include))
 
 
 def nothing_matches(include: Sequence[str]) -> str:
     return (
         f"no topic of the source matches {', '.join(include)} (topics.include), so nothing is copied before one does; a topic "
-        "that the client's user may not describe is not listed: grant Read on it (docs/reference/acls.md)"
+        "that the client's user may not describe is not listed: grant Read on it"
     )
 
 

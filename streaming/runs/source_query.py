@@ -111,7 +111,9 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         metadata = self.source.metadata(sorted(names), deadline).topics
         topics = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         with_position = frozenset(source.topic for source in positions) & names
-        require_authorized_topics(self.source, topics_of.include, with_position, topics, deadline)
+        require_authorized_topics(
+            self.source, topics_of.include, with_position, topics, deadline, waits_for_topics=not self.available_now
+        )
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         recreated = recreated_topics(positions, topic_ids) if self.config.isolates_recreated else {}
         return SourceListing(topics=topics, topic_ids=topic_ids, starts=starts, with_position=with_position, recreated=recreated)

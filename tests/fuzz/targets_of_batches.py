@@ -32,7 +32,7 @@ from shallow_mirror.groups.commit_table import CommitTable
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
 from shallow_mirror.wire import parse_marker, payload_crcs, verify_crc, verify_crcs
 from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches, kind_of, restamp
-from shallow_mirror.wire.group_log import logged_records
+from shallow_mirror.wire.group_log import logged_records, read_commits
 from shallow_mirror.wire.protocol import WireError
 from shallow_mirror.wire.records import OPENED_FETCHES, convert_legacy, make_outgoing, open_batch, unpack_batch
 from shallow_mirror.wire.records.rebuild import rebuild
@@ -65,9 +65,12 @@ def markers(data: bytes) -> None:
 
 def group_log(data: bytes) -> None:
     """Every record, and then its key and value alone."""
-    for record in logged_records(memoryview(data), ORDERS_0, max_bytes=MAX_OPENED_BYTES):
+    batch = unpack_batch(memoryview(data), ORDERS_0, max_bytes=MAX_OPENED_BYTES)
+    commits = read_commits([batch, batch])
+    assert len(commits) + commits.other_count == 2 * len(logged_records(memoryview(data), ORDERS_0, max_bytes=MAX_OPENED_BYTES))
+    for row in commits.rows(0, len(commits)):
         table = CommitTable(lambda key: key.partition % 7 != 6)
-        table.apply(0, [record], None if record.offset % 2 else 44)
+        table.apply(0, [row], None if row[1] % 2 else 44)
         table.end_transaction(0, 44, is_committed=True)
         for entry in table:
             assert entry.newest.offset >= 0

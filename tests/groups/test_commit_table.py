@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given, strategies as st
 from tests.support.group_log import commit_key, commit_value
 
 from shallow_mirror.groups.commit_table import MOST_UNSYNCED, CommitTable
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.group_log import CommitKey, LoggedRecord, UnknownCommitError
+from shallow_mirror.wire.group_log import CommitKey, CommitRow
 
 ORDERS_0 = TopicPartition("orders", 0)
 KEY = commit_key("billing", "orders", 0)
@@ -22,12 +20,12 @@ def table() -> CommitTable:
     return CommitTable(lambda key: key.group != "excluded")
 
 
-def logged(offset: int, key: bytes, value: bytes | None) -> LoggedRecord:
-    return LoggedRecord(offset, 1_000 + offset, key, value)
+def logged(logged_at: int, key: bytes, offset: int, value: bytes | None = None) -> CommitRow:
+    return key, logged_at, 1_000 + logged_at, offset, value
 
 
-def commits(offsets: Sequence[int], first: int = 0) -> list[LoggedRecord]:
-    return [logged(first + at, KEY, commit_value(offset)) for at, offset in enumerate(offsets)]
+def commits(offsets: Sequence[int], first: int = 0) -> list[CommitRow]:
+    return [logged(first + at, KEY, offset) for at, offset in enumerate(offsets)]
 
 
 def unsynced(made: CommitTable) -> list[int]:
@@ -71,15 +69,14 @@ def test_many_are_thinned_out_and_the_first_and_the_last_stay() -> None:
 
 def test_tombstones_and_offsets_below_zero_remove_and_other_records_are_counted() -> None:
     made = table()
-    made.apply(7, [*commits([10]), logged(1, KEY, None)], None)
+    made.apply(7, [*commits([10]), logged(1, KEY, -1)], None)
     assert len(made) == 0
-    made.apply(7, [*commits([11], 2), logged(3, KEY, commit_value(-1))], None)
+    made.apply(7, [*commits([11], 2), logged(3, KEY, -5)], None)
     assert len(made) == 0
-    group_metadata = struct.pack(">h", 2) + b"\x00\x07billing"
     excluded = commit_key("excluded", "orders", 0)
-    for _ in range(2):  # the second time they are known
-        made.apply(7, [logged(4, group_metadata, b"x"), logged(5, excluded, commit_value(3))], None)
-    assert (len(made), made.counts.commits, made.counts.tombstones, made.counts.other) == (0, 2, 2, 4)
+    for _ in range(2):  # the second time it is known
+        made.apply(7, [logged(5, excluded, 3)], None)
+    assert (len(made), made.counts.commits, made.counts.tombstones, made.counts.other) == (0, 2, 2, 2)
 
 
 def test_an_offset_of_a_transaction_counts_from_its_marker_on() -> None:
@@ -109,17 +106,17 @@ def test_an_offset_that_was_committed_behind_that_of_a_transaction_stays() -> No
 
 def test_both_types_of_keys_are_one_place() -> None:
     made = table()
-    made.apply(7, [logged(0, commit_key("billing", "orders", 0, 0), commit_value(3, version=0)), *commits([4], 1)], None)
+    made.apply(7, [logged(0, commit_key("billing", "orders", 0, 0), 3), *commits([4], 1)], None)
     assert [entry.newest.offset for entry in made] == [4]
 
 
-def test_an_unknown_version_is_no_offset_that_is_left_out() -> None:
+def test_the_metadata_is_that_of_the_newest_offset() -> None:
     made = table()
-    with pytest.raises(UnknownCommitError):
-        made.apply(7, [logged(0, KEY, struct.pack(">h", 5) + commit_value(3)[2:])], None)
-    made.apply(7, [logged(0, KEY, struct.pack(">h", 5) + commit_value(3)[2:])], 44)
-    with pytest.raises(UnknownCommitError):
-        made.end_transaction(7, 44, is_committed=True)
+    made.apply(7, [logged(0, KEY, 10, commit_value(10, "of ten")), logged(1, KEY, 11)], None)
+    entry = made.of("billing", ORDERS_0)
+    assert entry is not None
+    assert [logged.note() for logged in entry.unsynced] == ["of ten", ""]
+    assert entry.newest.note() == ""
 
 
 class Event(NamedTuple):
@@ -155,8 +152,7 @@ def test_the_table_has_what_a_coordinator_has(events: list[Event]) -> None:
                 if partition not in offsets or offsets[partition][1] < logged_at:
                     offsets[partition] = offset, logged_at
             continue
-        value = None if event.offset is None else commit_value(event.offset)
-        made.apply(7, [logged(at, key, value)], event.producer)
+        made.apply(7, [logged(at, key, -1 if event.offset is None else event.offset)], event.producer)
         if event.offset is None:
             offsets.pop(event.partition, None)
         elif event.producer is None:

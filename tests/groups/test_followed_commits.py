@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.report import GroupLag
-from shallow_mirror.groups.sync import GroupSync, GroupSyncer
+from shallow_mirror.groups.sync import GroupSync, GroupSyncer, step_interval_s
 
 T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
 
@@ -361,6 +362,32 @@ def test_the_thread_does_steps_between_passes_and_serves_the_lag(world: Followed
     assert sum(lag.new_count for lag in lags) == 3
     assert lags[-1].age_s is not None
     assert lags[-1].age_s > 0.0, "200 is not mirrored yet"
+
+
+@pytest.mark.parametrize(
+    ("took_s", "commit_cpu_s", "is_failed", "expected_s"),
+    [
+        (0.0, 0.0, False, 0.4),
+        (0.3, 0.01, False, 0.6),
+        (0.1, 0.08, False, 0.8),
+        (3.0, 0.1, False, 6.0),
+        (0.1, 0.01, True, 2.0),
+        (3.0, 0.9, True, 9.0),
+    ],
+)
+def test_steps_take_half_of_the_time_and_a_tenth_of_a_core_for_commits_at_most(
+    took_s: float, commit_cpu_s: float, is_failed: bool, expected_s: float
+) -> None:
+    assert step_interval_s(took_s, commit_cpu_s=commit_cpu_s, is_failed=is_failed) == pytest.approx(expected_s)
+
+
+def test_the_cpu_of_reading_the_log_is_known_apart(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    syncer.run_pass(T0)
+    world.log([(commit_key("billing", TOPIC, 0), commit_value(offset)) for offset in range(90)])
+    began = time.thread_time()
+    world.step(syncer)
+    assert world.offset() == 89
+    assert 0.0 < syncer.read_cpu_s < time.thread_time() - began
 
 
 def test_a_step_that_fails_is_reported_and_the_next_pass_goes_on(world: FollowedWorld) -> None:

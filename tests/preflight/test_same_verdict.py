@@ -66,6 +66,7 @@ class Case:
     sentence: str
     preflight: Verdict
     run: Verdict
+    available_now: bool = True
 
 
 def refused(arrange: Callable[[Planned], Mapping[str, Any]], sentence: str) -> Case:
@@ -251,12 +252,16 @@ CASES = {
     "a named topic that is hidden": refused(
         hidden_topic, "source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret"
     ),
-    # A run waits for topics that are yet to be created. A preflight has looked at nothing, which is no success.
-    "no topic that matches": Case(
+    "no topic that matches": refused(
+        nothing_that_matches, "no topic of the source matches bills.* (topics.include), so nothing is copied before one does"
+    ),
+    # Without --available-now a run waits for topics that are yet to be created.
+    "no topic that matches yet": Case(
         arrange=nothing_that_matches,
         sentence="no topic of the source matches bills.* (topics.include), so nothing is copied before one does",
         preflight=Verdict.STOPS,
         run=Verdict.WARNS,
+        available_now=False,
     ),
     "a target that others have written to": Case(
         arrange=filled_target,
@@ -308,9 +313,10 @@ def _joined(text: str) -> str:
     return f"{head} {rest} / {text}"
 
 
-def verdict_of_run(config: MirrorConfig, sentence: str, warnings: Callable[[], list[str]]) -> Verdict:
+def verdict_of_run(config: MirrorConfig, case: Case, warnings: Callable[[], list[str]]) -> Verdict:
+    sentence = case.sentence
     try:
-        Mirror(config).run(SparkOfStart(), available_now=True)
+        Mirror(config).run(SparkOfStart(), available_now=case.available_now)
     except ConfigError as refusal:
         return _stopped(refusal, sentence)
     except QueryStartsError:
@@ -325,5 +331,5 @@ def test_preflight_and_the_start_of_a_run_say_the_same(planned: Planned, name: s
     config = planned.config(**case.arrange(planned))
     verdict = verdict_of_preflight(config, case.sentence)
     caplog.clear()
-    of_run = verdict_of_run(config, case.sentence, lambda: [record.getMessage() for record in caplog.records])
+    of_run = verdict_of_run(config, case, lambda: [record.getMessage() for record in caplog.records])
     assert (verdict, of_run) == (case.preflight, case.run)

@@ -21,11 +21,11 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def record(delta: int, key: bytes | None = None, value: bytes | None = b"v") -> bytes:
+def record(delta: int, key: bytes | None = None, value: bytes | None = b"v", *, timestamp_delta: int = 0) -> bytes:
     def field(data: bytes | None) -> bytes:
         return varint(-1) if data is None else varint(len(data)) + data
 
-    body = b"\x00" + varint(0) + varint(delta) + field(key) + field(value) + varint(0)
+    body = b"\x00" + varint(timestamp_delta) + varint(delta) + field(key) + field(value) + varint(0)
     return varint(len(body)) + body
 
 

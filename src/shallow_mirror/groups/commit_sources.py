@@ -11,7 +11,9 @@ read as well, and the log is newer wherever both say something. Offsets are hand
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 from shallow_mirror.broker import TopicMetadata
@@ -24,11 +26,14 @@ from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, is_of_mirror
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire import MarkerType, parse_marker
-from shallow_mirror.wire.group_log import CommitKey, logged_records
+from shallow_mirror.wire.group_log import CommitKey, read_commits
 from shallow_mirror.wire.protocol import WireError
+from shallow_mirror.wire.records import UnpackedBatch, unpack_batch
 
 FETCH_BYTES = 4 << 20
 _MOST_OPENED_BYTES = 64 << 20
+_READ_TOGETHER_BYTES = 4 << 20
+"""Batches are opened and read together up to about this size, and a larger one alone."""
 _CATCH_UP_S = 30.0
 _POLL_MS = 20.0
 """The response to the Fetch that a poll sends comes within that, if there is anything to read."""
@@ -177,8 +182,9 @@ class FollowedCommits:
         """Return how many batches were read."""
         try:
             batches = self._consumer.poll_batches(FETCH_BYTES, timeout_ms)
-            for batch in batches:
-                self._apply(batch)
+            for topic_partition, of_partition in groupby(batches, attrgetter("topic_partition")):
+                for opened in _opened(of_partition):
+                    self._apply(topic_partition.partition, opened)
         except RetriableError as error:
             detail = f"{self._config.source_cluster_name}: {GROUP_LOG}: {error.detail}"
             raise RetriableError(error.error_name, detail) from error
@@ -190,18 +196,47 @@ class FollowedCommits:
             raise NotFollowedError(f"{GROUP_LOG} of the source cannot be read on: {error}") from error
         return len(batches)
 
-    def _apply(self, batch: FetchedBatch) -> None:
-        partition = batch.topic_partition.partition
-        if batch.is_control:
-            marker = parse_marker(batch.view)
-            if marker.type is not MarkerType.OTHER:
-                self._table.end_transaction(partition, batch.producer_id, is_committed=marker.type is MarkerType.COMMIT)
-            return
-        records = logged_records(batch.view, batch.topic_partition, max_bytes=_MOST_OPENED_BYTES)
-        self._table.apply(partition, records, batch.producer_id if batch.is_transactional else None)
+    def _apply(self, log_partition: int, batches: Sequence[tuple[FetchedBatch, UnpackedBatch | None]]) -> None:
+        """Apply batches in the order of the log: those that follow each other, and are of no transaction, together."""
+        commits = read_commits([opened for _, opened in batches if opened is not None])
+        self._table.counts.other += commits.other_count
+        row, ends = 0, iter(commits.batch_ends)
+        for (is_control, producer_id), written in groupby((batch for batch, _ in batches), _writer):
+            if is_control:
+                for batch in written:
+                    marker = parse_marker(batch.view)
+                    if marker.type is not MarkerType.OTHER:
+                        is_committed = marker.type is MarkerType.COMMIT
+                        self._table.end_transaction(log_partition, batch.producer_id, is_committed=is_committed)
+                continue
+            end = row
+            for _ in written:
+                end = next(ends)
+            self._table.apply(log_partition, commits.rows(row, end), producer_id)
+            row = end
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _opened(batches: Iterable[FetchedBatch]) -> Iterator[list[tuple[FetchedBatch, UnpackedBatch | None]]]:
+    """Yield batches of one partition with what is in them, many at a time; None: a control batch."""
+    opened: list[tuple[FetchedBatch, UnpackedBatch | None]] = []
+    opened_bytes = 0
+    for batch in batches:
+        records = None if batch.is_control else unpack_batch(batch.view, batch.topic_partition, max_bytes=_MOST_OPENED_BYTES)
+        opened.append((batch, records))
+        opened_bytes += 0 if records is None else len(records.block)
+        if opened_bytes >= _READ_TOGETHER_BYTES:
+            yield opened
+            opened, opened_bytes = [], 0
+    if opened:
+        yield opened
+
+
+def _writer(batch: FetchedBatch) -> tuple[bool, int | None]:
+    """Return whether these are markers, and the producer id of a transaction."""
+    return batch.is_control, batch.producer_id if batch.is_transactional else None
 
 
 def _note(entry: GroupPartitionCommits, of_mirrors: set[str]) -> str:

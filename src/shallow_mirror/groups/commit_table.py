@@ -12,17 +12,12 @@ can be committed. They rise: an offset that was committed below older ones repla
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.group_log import (
-    CommitKey,
-    LoggedRecord,
-    parse_commit_key,
-    parse_commit_value,
-    parse_committed_offset,
-)
+from shallow_mirror.wire.group_log import CommitKey, CommitRow, parse_commit_key, parse_commit_value
 
 MOST_UNSYNCED = 64
 """Of one group in one partition. When there are more, every second one is left out, but never the first or the last."""
@@ -34,21 +29,17 @@ _MOST_SKIPPED = 100_000
 """Keys that are remembered as those of no concern, so that they are not parsed again."""
 
 
-@dataclass(slots=True)
-class LoggedOffset:
+class LoggedOffset(NamedTuple):
     """One committed offset that is not known to be at the target."""
 
     offset: int
-    value: bytes | None
-    """As it was logged, until `metadata` is needed; None: that is known."""
     committed_at_ms: int
-    metadata: str = ""
+    metadata: str | bytes | None
+    """Bytes: the value as it was logged; None: there is none."""
 
     def note(self) -> str:
         """Return the metadata. Raises WireError."""
-        if self.value is not None:
-            self.metadata, self.value = parse_commit_value(self.value).metadata, None
-        return self.metadata
+        return parse_commit_value(self.metadata).metadata if isinstance(self.metadata, bytes) else self.metadata or ""
 
 
 @dataclass(slots=True)
@@ -67,13 +58,12 @@ class GroupPartitionCommits:
         return self.group, self.topic_partition
 
     def add(self, logged: LoggedOffset, logged_at: int) -> None:
-        self.newest, self.logged_at = logged, logged_at
-        unsynced = self.unsynced
+        self.newest, self.logged_at, unsynced = logged, logged_at, self.unsynced
         while unsynced and unsynced[-1].offset >= logged.offset:
             # An equal one waits for as long as the first of them.
-            if unsynced[-1].offset == logged.offset:
-                logged.committed_at_ms = min(logged.committed_at_ms, unsynced[-1].committed_at_ms)
-            unsynced.pop()
+            before = unsynced.pop()
+            if before.offset == logged.offset and before.committed_at_ms < logged.committed_at_ms:
+                logged = logged._replace(committed_at_ms=before.committed_at_ms)
         unsynced.append(logged)
         if len(unsynced) > MOST_UNSYNCED:
             del unsynced[1:-1:2]
@@ -106,39 +96,45 @@ class CommitTable:
         self._entries: dict[bytes, GroupPartitionCommits] = {}
         self._by_partition: dict[ReadPartition, bytes] = {}
         self._skipped: set[bytes] = set()
-        self._pending: defaultdict[tuple[int, int], dict[bytes, LoggedRecord]] = defaultdict(dict)
-        """The newest offsets in open transactions, by log partition and producer id, and then by key."""
+        self._pending: defaultdict[tuple[int, int], dict[bytes, tuple[LoggedOffset, int]]] = defaultdict(dict)
+        """The newest offsets in open transactions and their places in the log, by log partition and producer id, then by key."""
         self.counts = LogCounts()
 
     def seed(self, commits: Iterable[tuple[CommitKey, int, str]], at_ms: int) -> None:
         """Add offsets that were requested from the coordinators before the log is read: any record is newer."""
         for key, offset, metadata in commits:
             if self._is_wanted(key):
-                self._put(_raw_key(key), key, LoggedOffset(offset, None, at_ms, metadata), -1)
+                self._put(_raw_key(key), key, LoggedOffset(offset, at_ms, metadata), -1)
 
-    def apply(self, log_partition: int, records: Sequence[LoggedRecord], producer_id: int | None) -> None:
-        """Apply the records of one batch. `producer_id`: of the transaction that it is of.
+    def apply(self, log_partition: int, rows: Iterable[CommitRow], producer_id: int | None) -> None:
+        """Apply rows of `CommitColumns`, in the order of the log. `producer_id`: of the transaction that they are of.
 
-        Raises UnknownCommitError for a version that is not known, WireError for a damaged record: what the log says is not
-        known any more then, and the table has to be filled anew.
+        Raises WireError for a damaged key.
         """
-        for record in records:
-            key = record.key
-            if key is None or (key not in self._entries and (key in self._skipped or not self._begin(key))):
-                self.counts.other += 1
+        entries, skipped, pending = self._entries, self._skipped, self._pending
+        commit_count = other_count = 0
+        for key, logged_at, at_ms, offset, value in rows:
+            entry = entries.get(key)
+            if entry is None and (key in skipped or not self._begin(key)):
+                other_count += 1
             elif producer_id is not None:
-                self._pending[log_partition, producer_id][key] = record
+                pending[log_partition, producer_id][key] = LoggedOffset(offset, at_ms, value), logged_at
+            elif entry is not None and offset >= 0:
+                entry.add(LoggedOffset(offset, at_ms, value), logged_at)
+                commit_count += 1
             else:
-                self._commit(key, record)
+                self._commit(key, LoggedOffset(offset, at_ms, value), logged_at)
+        self.counts.commits += commit_count
+        self.counts.other += other_count
 
     def end_transaction(self, log_partition: int, producer_id: int, *, is_committed: bool) -> None:
-        """Apply a marker. Raises as `apply`."""
-        for key, record in self._pending.pop((log_partition, producer_id), {}).items():
+        """Apply a marker."""
+        for key, (logged, logged_at) in self._pending.pop((log_partition, producer_id), {}).items():
             entry = self._entries.get(key)
             if not is_committed:
                 self.counts.aborted += 1
-            elif entry is None or entry.logged_at < record.offset:
-                self._commit(key, record)
+            elif entry is None or entry.logged_at < logged_at:
+                self._commit(key, logged, logged_at)
 
     def _begin(self, key: bytes) -> bool:
         """Return whether a key that has no entry is of concern."""
@@ -150,22 +146,19 @@ class CommitTable:
         self._skipped.add(key)
         return False
 
-    def _commit(self, key: bytes, record: LoggedRecord) -> None:
-        value = record.value
-        offset = -1 if value is None else parse_committed_offset(value)
-        if offset < 0:
+    def _commit(self, key: bytes, logged: LoggedOffset, logged_at: int) -> None:
+        if logged.offset < 0:
             self.counts.tombstones += 1
             self._remove(key)
             return
         self.counts.commits += 1
-        logged = LoggedOffset(offset, value, record.timestamp_ms)
         entry = self._entries.get(key)
         if entry is not None:
-            entry.add(logged, record.offset)
+            entry.add(logged, logged_at)
             return
         parsed = parse_commit_key(key)
         assert parsed is not None
-        self._put(key, parsed, logged, record.offset)
+        self._put(key, parsed, logged, logged_at)
 
     def _put(self, raw: bytes, key: CommitKey, logged: LoggedOffset, logged_at: int) -> None:
         topic_partition = TopicPartition(key.topic, key.partition)

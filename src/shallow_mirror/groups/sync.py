@@ -48,7 +48,11 @@ TIDY_EVERY_PASSES = 200
 STEP_S = 0.4
 """From the beginning of a step to that of the next one."""
 STEP_SHARE, STEP_CPU_SHARE = 0.5, 0.1
-"""Shares of the time that steps may take, and of the time of one core; the pause behind a long one is longer."""
+"""Shares of the time that steps may take, and of one core for what they commit; the pause behind a long one is longer.
+
+Reading the log does not count for the second share: it takes the same for each record however long the pause is, and a longer
+pause would make the next step, and the pause behind it, longer again.
+"""
 _FAILED_STEP_S = 2.0
 """From the beginning of a step that failed to that of the next one, at least."""
 _LISTED_S = 5.0
@@ -86,6 +90,8 @@ class GroupSyncer:
         self._last: GroupSyncPass | None = None
         self._whole_at: datetime | None = None
         self._count = self._counted_commits = self._reported_commits = 0
+        self.read_cpu_s = 0.0
+        """CPU time that the last step took to read the log."""
 
     def close(self) -> None:
         self._source.close()
@@ -177,11 +183,13 @@ class GroupSyncer:
 
     def step(self) -> GroupLag:
         """Commit what was committed at the source since, if the log of the groups is followed. Raises MirrorError, OSError."""
+        cpu_began, self.read_cpu_s = time.thread_time(), 0.0
         try:
             waiting = self._source.waiting()
         except NotFollowedError as error:
             self._poll_because(error)
             waiting = None
+        self.read_cpu_s = time.thread_time() - cpu_began
         if waiting:
             self._commit_waiting(waiting)
         return self.lag()
@@ -349,9 +357,10 @@ class GroupSync(PassThread[GroupSyncPass]):
             self._is_step = False
             if lag is not None:
                 self._on_lag(lag)
-            took, cpu_took = time.monotonic() - began, time.thread_time() - cpu_began
-            pause_s = max(STEP_S, took / STEP_SHARE, cpu_took / STEP_CPU_SHARE)
-            self._next_step_at = began + (pause_s if lag is not None else max(pause_s, _FAILED_STEP_S))
+            commit_cpu_s = time.thread_time() - cpu_began - syncer.read_cpu_s
+            self._next_step_at = began + step_interval_s(
+                time.monotonic() - began, commit_cpu_s=commit_cpu_s, is_failed=lag is None
+            )
         return self._stop.wait(max(0.0, ends_at - time.monotonic()))
 
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
@@ -394,6 +403,12 @@ class GroupSync(PassThread[GroupSyncPass]):
             Problem(kind=ProblemKind.GROUP, text=f"groups: {repeats}", remedy=remedy, error_name="NotFollowedError"),
             logging.WARNING,
         )
+
+
+def step_interval_s(took_s: float, *, commit_cpu_s: float, is_failed: bool) -> float:
+    """Return the time from the beginning of a step to that of the next one. `commit_cpu_s`: without what reading the log took."""
+    least_s = _FAILED_STEP_S if is_failed else STEP_S
+    return max(least_s, took_s / STEP_SHARE, commit_cpu_s / STEP_CPU_SHARE)
 
 
 def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:

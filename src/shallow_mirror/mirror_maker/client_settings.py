@@ -138,7 +138,7 @@ def _take_sasl(settings: ClientSettings, value: Callable[[str], str | None]) -> 
         settings.tell("sasl.mechanism", f"{mechanism} is not supported: choose one of {', '.join(MECHANISMS)}")
     for name in ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class"):
         if (handler := value(name)) is not None and not handler.endswith(_KNOWN_HANDLERS):
-            settings.tell(name, f"{handler} is a class of Java: name a Python function in oauth_cb (docs/how-to/security.md)")
+            settings.tell(name, f"{handler} is a class of Java: name a Python function in oauth_cb (module:function)")
 
 
 def _take_msk_iam(settings: ClientSettings, options: dict[str, str]) -> None:

@@ -128,7 +128,7 @@ def _topics(flow: Flow, where: str, target_name: str | None, findings: list[Find
         topics["replication_factor"] = _number(factor, f"{where}: replication.factor")
     topics["configs"] = "sync" if _is_on(flow, "sync.topic.configs.enabled", default=True) else "create"
     if excluded := flow.connector("config.properties.exclude", "config.properties.blacklist"):
-        findings.append(Finding("config.properties.exclude", f"{excluded}: a mirror has its own list (docs/how-to/topics.md)"))
+        findings.append(Finding("config.properties.exclude", f"{excluded}: a mirror has its own list of settings to copy"))
     if not _is_on(flow, "refresh.topics.enabled", default=True):
         findings.append(Finding("refresh.topics.enabled", "false: a mirror finds new topics: write names in topics.include"))
     if seconds := flow.connector("refresh.topics.interval.seconds"):
@@ -207,7 +207,7 @@ def _acls(flow: Flow, where: str, findings: list[Finding]) -> dict[str, Any]:
         findings.append(
             Finding(
                 "(sync.topic.acls.enabled = true)",
-                "with an authorizer on both clusters, write acls.sync (docs/how-to/acls.md)",
+                "with an authorizer on both clusters, write an interval in acls.sync, such as 10 minutes",
             )
         )
     if not _is_on(flow, "sync.topic.acls.enabled", default=False):

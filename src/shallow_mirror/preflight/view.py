@@ -234,7 +234,7 @@ def _size_lines(report: PreflightReport) -> Iterator[str]:
     if size is None:
         yield "size: not known, because nothing was read, or the source does not say where its logs ended before"
         return
-    yield "size, by the traffic of the source (measured) and figures of docs/reference (published, by corpus):"
+    yield "size, by the traffic of the source (measured) and published figures (of the documentation, by corpus):"
     yield (
         f"  traffic: {_size(size.busiest_hour_bytes_per_s)}/s in the busiest of the last {HOURS} hours, "
         f"{_size(size.last_hour_bytes_per_s)}/s in the last one"

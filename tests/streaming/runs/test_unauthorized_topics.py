@@ -21,10 +21,13 @@ def fake() -> Iterator[StrictCluster]:
         yield cluster
 
 
-def ask(fake: StrictCluster, include: list[str], listed: list[str], mirrored: Collection[str] = ()) -> None:
+def ask(
+    fake: StrictCluster, include: list[str], listed: list[str], mirrored: Collection[str] = (), *, waits_for_topics: bool = True
+) -> None:
     source = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
     try:
-        require_authorized_topics(source, include, mirrored, listed, Deadline.after_ms(5_000, time.monotonic))
+        deadline = Deadline.after_ms(5_000, time.monotonic)
+        require_authorized_topics(source, include, mirrored, listed, deadline, waits_for_topics=waits_for_topics)
     finally:
         source.close()
 
@@ -33,6 +36,13 @@ def test_a_topic_that_is_named_and_hidden_is_refused_with_the_right(fake: Strict
     fake.change_always("Metadata", error(29))
     with pytest.raises(ConfigError, match=r"source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret$"):
         ask(fake, ["secret", "open", "other.*"], ["open"])
+
+
+def test_a_run_that_waits_for_no_topics_refuses_a_source_without_any(fake: StrictCluster) -> None:
+    with pytest.raises(ConfigError, match=r"no topic of the source matches later, any\.\* \(topics\.include\)"):
+        ask(fake, ["later", "any.*"], [], waits_for_topics=False)
+    ask(fake, ["any.*"], ["any-1"], waits_for_topics=False)
+    ask(fake, ["any.*"], [], mirrored=["any-1"], waits_for_topics=False)
 
 
 def test_what_does_not_exist_yet_is_only_reported(fake: StrictCluster, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,8 @@ from tests.support.record_batches import batch, record, varint
 from tests.support.record_encoders import ENOUGH, A, full_record, records
 
 from shallow_mirror.errors import CorruptBatchError, OffsetDeltasError
-from shallow_mirror.wire.records import Record, record_layout, unpack_batch, varints
+from shallow_mirror.wire.records import Record, UnpackedBatch, record_layout, unpack_batch, varints
 from shallow_mirror.wire.records.record_layout import find_spans
-from shallow_mirror.wire.records.unpacked_batch import UnpackedBatch
 
 RecordPlaces = list[tuple[int, int]] | str
 

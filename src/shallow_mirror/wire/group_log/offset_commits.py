@@ -27,8 +27,8 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _VERSION_AND_OFFSET = struct.Struct(">hq")
-_VERSION_3 = struct.Struct(">hqih")
-"""Version, offset, leader epoch, length of the metadata."""
+OFFSET_BYTES = _VERSION_AND_OFFSET.size
+"""The first bytes of a value: its version and the offset."""
 
 
 class UnknownCommitError(WireError):
@@ -75,7 +75,7 @@ def parse_committed_offset(value: bytes | memoryview) -> int:
 
     Below 0 there is none: brokers take such commits, and no consumer reads them.
     """
-    if len(value) < _VERSION_AND_OFFSET.size:
+    if len(value) < OFFSET_BYTES:
         raise WireError(f"committed offset of {len(value)} bytes")
     version, offset = _VERSION_AND_OFFSET.unpack_from(value)
     if not 0 <= version <= NEWEST_VALUE:
@@ -86,9 +86,6 @@ def parse_committed_offset(value: bytes | memoryview) -> int:
 def parse_commit_value(value: bytes | memoryview) -> CommitValue:
     """Parse a value that is not null. Raises WireError, UnknownCommitError."""
     offset = parse_committed_offset(value)
-    if value[:2] == b"\x00\x03" and len(value) == _VERSION_3.size + _LONG.size and value[14:16] == b"\x00\x00":
-        # Nearly all of them: those without metadata, at a tenth of the cost.
-        return CommitValue(offset, "", _LONG.unpack_from(value, _VERSION_3.size)[0])
     reader = Reader(memoryview(value))
     version, _ = reader.unpack(_VERSION_AND_OFFSET)
     if version >= 3:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shallow_mirror.wire.records.unpacked_batch import (
         OPENED_FETCHES as OPENED_FETCHES,
         Record as Record,
+        UnpackedBatch as UnpackedBatch,
         open_batch as open_batch,
         parse_record as parse_record,
         unpack_batch as unpack_batch,
