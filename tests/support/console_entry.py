@@ -1,10 +1,14 @@
-"""The console entry point in a process of its own, as `shallow-mirror` is."""
+"""The console entry point in a process of its own, as `shallow-mirror` is, or in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from typing import NamedTuple
+
+from shallow_mirror import cli
 
 _CODE = """
 import atexit, sys
@@ -15,7 +19,7 @@ main()
 
 
 class Ended(NamedTuple):
-    """`slow_imports`: what takes long to import and was imported."""
+    """`slow_imports`: what takes long to import and was imported; empty if it ran in this process."""
 
     code: int
     lines: list[str]
@@ -28,3 +32,15 @@ def console(*arguments: str) -> Ended:
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     *lines, imported = ended.stdout.splitlines()
     return Ended(ended.returncode, lines, ended.stderr, imported)
+
+
+def console_here(*arguments: str) -> Ended:
+    """Run a command in this process, without the CPU time of its imports."""
+    code: str | int | None = None
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as stderr:
+        try:
+            cli.main(arguments)
+        except SystemExit as end:
+            code = end.code
+    assert code is None or isinstance(code, int), code
+    return Ended(code or 0, out.getvalue().splitlines(), stderr.getvalue(), "")
