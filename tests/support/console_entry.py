@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
+import signal
 import subprocess
 import sys
 from typing import NamedTuple
@@ -35,12 +37,18 @@ def console(*arguments: str) -> Ended:
 
 
 def console_here(*arguments: str) -> Ended:
-    """Run a command in this process, without the CPU time of its imports."""
+    """Run a command in this process, without the CPU time of its imports. What it sets for a process is set back."""
     code: str | int | None = None
+    log, on_sigterm = logging.getLogger(), signal.getsignal(signal.SIGTERM)
+    handlers, level = log.handlers[:], log.level
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             cli.main(arguments)
         except SystemExit as end:
             code = end.code
+        finally:
+            signal.signal(signal.SIGTERM, on_sigterm)
+            log.handlers[:] = handlers
+            log.setLevel(level)
     assert code is None or isinstance(code, int), code
     return Ended(code or 0, out.getvalue().splitlines(), stderr.getvalue(), "")
