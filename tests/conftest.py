@@ -155,6 +155,15 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
+def inline_streams() -> Iterator[Any]:
+    """Yield a session whose micro-batches run in the process of the test: for tests whose subject is not Spark."""
+    from tests.support.inline_streams import inline_streams
+
+    with inline_streams() as session:
+        yield session
+
+
+@pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Return a name of its own for every test, also between processes; the topic is not created."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]
