@@ -17,6 +17,7 @@ import hypothesis
 import psutil
 import pytest
 import typer
+from tests.faults import launch
 
 from shallow_mirror.local_kafka import delta_jars, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.broker_classes import write_broker_classes
@@ -91,6 +92,7 @@ def no_child_process_is_left() -> Iterator[None]:
     before = set(psutil.Process().children(recursive=True))
     yield
     _stop_spark()
+    launch.stop_fork_server()
     children = [child for child in psutil.Process().children(recursive=True) if child not in before]
     _, left = psutil.wait_procs([child for child in children if not _is_of_python(child)], timeout=10)
     described = [" ".join(child.cmdline())[:300] for child in left if child.is_running()]
@@ -158,6 +160,15 @@ def spark_with_delta(spark: Any) -> Any:
     if not spark.version.startswith(DELTA_FOR_SPARK):
         pytest.skip(f"Delta has no jars for Spark {spark.version}")
     return spark
+
+
+@pytest.fixture
+def inline_streams() -> Iterator[Any]:
+    """Yield a session whose micro-batches run in the process of the test: for tests whose subject is not Spark."""
+    from tests.support.inline_streams import inline_streams
+
+    with inline_streams() as session:
+        yield session
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import yaml
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import FailoverConfig
+from shallow_mirror.config.conductor_config import WriterSettings
 from shallow_mirror.config.failover_config import BackSettings, FailoverFiles, FailoverGroupSettings
 from shallow_mirror.config.hook_settings import HookCall
-from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.errors import ConfigError
 
 CONF = Path(__file__).parent.parent / "conf"

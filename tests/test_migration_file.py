@@ -10,7 +10,8 @@ import yaml
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import MigrationConfig
-from shallow_mirror.config.migration_config import MigrationFiles, ReverseSettings, WaveSettings, WriterSettings
+from shallow_mirror.config.conductor_config import ReverseSettings, WriterSettings
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.config.migration_steps import Step
 from shallow_mirror.errors import ConfigError
 

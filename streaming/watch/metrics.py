@@ -1,6 +1,6 @@
 """Driver: the Prometheus metrics of a running mirror. Their meaning: docs/reference/metrics.md.
 
-A new metric also needs a row in docs/reference/metrics.md and, where it helps operators, a panel in conf/grafana-dashboard.json.
+A new metric also needs a row in docs/reference/metrics.md and a panel in conf/grafana-dashboard.json.
 Imported only if `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 
@@ -11,7 +11,6 @@ from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +18,7 @@ from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, ProblemK
 from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.sinks.micro_batches import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
+from shallow_mirror.streaming.watch.instruments import Instruments
 from shallow_mirror.streaming.watch.lag import PartitionStatus
 from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
 from shallow_mirror.types import SegmentKind
@@ -50,26 +50,14 @@ class ClusterSnapshot:
 
 
 class Metrics:
-    """Of one run, in a registry of their own: two mirrors may run in one process. For any thread."""
+    """Metrics of one run. For any thread."""
 
     def __init__(self, mirror: str, max_topics: int, *, version: str, source: str, target: str) -> None:
-        self.registry = CollectorRegistry()
-        self._mirror, self._is_waiting = mirror, False
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(PREFIX + name, text, ["mirror"], registry=self.registry).labels(mirror)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(PREFIX + name, text, ["mirror"], registry=self.registry).labels(mirror)
-
-        def counter_by(name: str, text: str, label: str) -> Counter:
-            return Counter(PREFIX + name, text, ["mirror", label], registry=self.registry)
-
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(PREFIX + name, text, ["mirror"], registry=self.registry, buckets=buckets).labels(mirror)
-
-        about = ["mirror", "version", "source", "target"]
-        Gauge(PREFIX + "info", "1", about, registry=self.registry).labels(mirror, version, source, target).set(1)
+        made = Instruments(PREFIX, "mirror", mirror)
+        gauge, counter, counter_by, histogram = made.gauge, made.counter, made.counter_by, made.histogram
+        self.registry = made.registry
+        self._mirror = mirror
+        made.gauge_by("info", "1", "version", "source", "target").labels(mirror, version, source, target).set(1)
         self.run_epoch = gauge("run_epoch", "Rises with every start of a run")
         self.waiting = gauge("waiting", "1 while the mirror waits for a cluster, a table or a slow step")
         self._last_decision = gauge("last_decision_timestamp_seconds", "Of the newest decision in the offset map")
@@ -96,7 +84,7 @@ class Metrics:
         for dropped in _DROPPED:
             self._dropped.labels(mirror, dropped.value)
         lacking = "That the target lacks, of those that the source has: acls, quotas, schemas"
-        self._lacking = Gauge(PREFIX + "target_lacks", lacking, ["mirror", "what"], registry=self.registry)
+        self._lacking = made.gauge_by("target_lacks", lacking, "what")
         self._commit_age = gauge(
             "group_commit_age_seconds", "Of the oldest followed commit of a group that is not at the target yet; 0 if all are"
         )

@@ -9,10 +9,9 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.streaming.watch.health import HealthLimits, RunHealth
+from shallow_mirror.streaming.watch.instruments import Instruments
 from shallow_mirror.streaming.watch.metrics_port import serving
 
 PREFIX = "shallow_mirror_sink_"
@@ -21,18 +20,13 @@ _BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 3, 5, 10, 30, 60, 120, 300, 600)
 
 
 class SinkMetrics:
-    """Of one run, in a registry of their own: several sinks may run in one process. For any thread."""
+    """Metrics of one run. For any thread."""
 
     def __init__(self, sink: str) -> None:
-        self.registry = CollectorRegistry()
+        made = Instruments(PREFIX, "sink", sink)
+        gauge, counter = made.gauge, made.counter
+        self.registry = made.registry
         self._sink = sink
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(PREFIX + name, text, ["sink"], registry=self.registry).labels(sink)
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(PREFIX + name, text, ["sink"], registry=self.registry).labels(sink)
-
         self.run_epoch = gauge("run_epoch", "Rises with every run that takes over the table")
         self._batch_id = gauge("batch_id", "Of the newest streaming micro-batch that is visible")
         self._decided_at = gauge("last_decision_timestamp_seconds", "When the newest micro-batch of this process became visible")
@@ -43,13 +37,7 @@ class SinkMetrics:
         self.retries = counter("retries", "Further attempts to write a micro-batch, after errors that may pass")
         self._records = counter("records", "Written")
         self._bytes = counter("written_bytes", "Record batches written, compressed")
-        self._seconds = Histogram(
-            PREFIX + "micro_batch_seconds",
-            "From its begin until it is visible",
-            ["sink"],
-            registry=self.registry,
-            buckets=_BUCKETS_S,
-        ).labels(sink)
+        self._seconds = made.histogram("micro_batch_seconds", "From its begin until it is visible", _BUCKETS_S)
 
     def wrote(self, *, batch_id: int | None, records: int, size_bytes: int, seconds: float, at_s: float) -> None:
         """Record a micro-batch that is visible now. `batch_id` None: of a batch job. `at_s`: Unix time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from tests.faults.gate import PausedProcess
 from tests.faults.process_faults import EndsByItself
-from tests.faults.rounds import Scene
+from tests.faults.rounds import PATIENCE_S, RoundFailedError, Scene
 
 TABLES_BYTES = 256 << 20
-_FAULT_S = 8.0
+_RETRIES_S = 2.0
+"""How long a fault lasts once it is reported: the mirror tries again in that time."""
 
 
 def may_mount() -> bool:
@@ -37,9 +39,16 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
-def _let_it_last(scene: Scene) -> None:
-    """Until the mirror has ended on it, or for some seconds."""
-    scene.running_or_ended().wait(_FAULT_S)
+def _let_it_last(scene: Scene, report: str) -> None:
+    """Wait until the mirror has logged `report` and tried again, or has ended on it. Raises RoundFailedError."""
+    mirror = scene.running_or_ended()
+    reports_before = mirror.log().count(report)
+    give_up_at = time.monotonic() + PATIENCE_S
+    while mirror.exit_code is None and mirror.log().count(report) == reports_before:
+        if time.monotonic() > give_up_at:
+            raise RoundFailedError(f"the mirror did not report {report!r}:\n{mirror.log()[-4000:]}")
+        time.sleep(0.1)
+    mirror.wait(_RETRIES_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class DiskFull:
                 """Full."""
 
     def repair(self, scene: Scene) -> None:
-        _let_it_last(scene)
+        _let_it_last(scene, "No space left on device")
         _filler(scene).unlink()
 
 
@@ -77,7 +86,7 @@ class ReadOnlyMap:
         _run("mount", "-o", "bind,remount,ro", folder)
 
     def repair(self, scene: Scene) -> None:
-        _let_it_last(scene)
+        _let_it_last(scene, "Read-only file system")
         _run("umount", "--lazy", str(scene.tables / "offset_map"))
 
 

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.faults import launch
 from tests.faults.failover_drill import Drill
 from tests.groups.group_runs import consume
 from tests.support import mirror_runs as runs
-from tests.support.console_entry import console
+from tests.support.console_entry import console_here
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fork_server_is_left() -> Iterator[None]:
-    yield
-    launch.stop_fork_server()
 
 
 def require_all_read_or_kept(drill: Drill) -> None:
@@ -72,9 +64,9 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         document = yaml.safe_load(drill.file.read_text(encoding="utf-8"))
         drill.file.write_text(yaml.safe_dump({**document, "hooks": hooks}), encoding="utf-8")
 
-        refused = console("failover", "run", str(drill.file))
+        refused = console_here("failover", "run", str(drill.file))
         assert (refused.code, "source cluster east answers" in refused.stderr) == (2, True)
-        moved = console("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
+        moved = console_here("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
         assert moved.code == 0, moved.stderr
         assert "fail-over: hook announce: skipped" in moved.stderr
         switched = json.loads(told.read_text(encoding="utf-8"))
@@ -84,30 +76,30 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
             "west",
             [topic],
         )
-        aborted = console("failover", "abort", str(drill.file))
+        aborted = console_here("failover", "abort", str(drill.file))
         assert aborted.code == 0, aborted.stderr
         assert "aborted; start mirror" in aborted.lines[-1]
         assert json.loads(undone.read_text(encoding="utf-8"))["id"] == switched["id"].replace("/do", "/undo")
         assert "fail-over: hook switch: undo" in aborted.stderr
         assert "announce" not in aborted.stderr, "it was skipped"
-        assert "an earlier fail-over was aborted at" in "\n".join(console("failover", "status", str(drill.file)).lines)
-        again = console("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
+        assert "an earlier fail-over was aborted at" in "\n".join(console_here("failover", "status", str(drill.file)).lines)
+        again = console_here("failover", "run", str(drill.file), "--despite-source", "--skip-hook", "announce")
         assert again.code == 0, again.stderr
         assert json.loads(told.read_text(encoding="utf-8"))["id"] != switched["id"]
         read = consume(target.bootstrap, group, topic, 2)
         assert len(read) == 15
         runs.write(target.bootstrap, topic, [f"since-{number}" for number in range(5)], 0)
 
-        late = console("failover", "abort", str(drill.file))
+        late = console_here("failover", "abort", str(drill.file))
         assert (late.code, f"which east lacks: {topic}-0 offset" in late.stderr) == (2, True), late.stderr
         assert f"groups have committed offsets at west since: {group}" in late.stderr
-        planned = console("failover", "plan", str(drill.file))
+        planned = console_here("failover", "plan", str(drill.file))
         assert f"only at east: {topic}-1 offsets 20 to 29 (10 records)" in "\n".join(planned.lines)
-        waiting = console("failover", "back", str(drill.file), "--no-wait")
+        waiting = console_here("failover", "back", str(drill.file), "--no-wait")
         assert (waiting.code, "as a service (the mirror" in waiting.stderr) == (5, True), waiting.stderr
         assert drill.kept_values() == [f"diverged-{number}" for number in range(10)]
         assert topic not in runs.topics_of(source.bootstrap)
-        shown = console("failover", "status", str(drill.file))
+        shown = console_here("failover", "status", str(drill.file))
         assert f"kept: {topic}-1 offsets 20 to 29 (10 records) of east in __diverged.{topic}-1 at west" in shown.lines
 
 

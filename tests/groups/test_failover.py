@@ -18,7 +18,7 @@ from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, 
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.status import gather_status
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = pytest.mark.brokers
 
 PARTITIONS = 12
 
@@ -33,7 +33,7 @@ def partitions_of(report: GroupsReport, group: str) -> list[GroupPartition]:
 
 
 def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
-    two_clusters: Any, spark: Any, topic_name: str, tmp_path: Path
+    two_clusters: Any, inline_streams: Any, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     unsynced = settings(tmp_path, two_clusters, topic_name, "off")
@@ -45,7 +45,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         read[group] += consume(bootstrap, group, topic_name, PARTITIONS, most)
 
     written = write_transactions(source, topic_name, PARTITIONS, 300, "a")
-    catch_up(unsynced, spark)
+    catch_up(unsynced, inline_streams)
     reads(source, behind, 40)
     written += write_transactions(source, topic_name, PARTITIONS, 200, "b")
     reads(source, middle, len(written) // 2)
@@ -59,7 +59,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
     assert {partition.step for partition in partitions_of(first, behind)} == {Step.COMMITTED}
 
     synced = settings(tmp_path, two_clusters, topic_name, "1 second")
-    catch_up(synced, spark)
+    catch_up(synced, inline_streams)
     last = last_pass(TableStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
     assert last is not None
     assert (last.problem, last.group_count, last.waiting_count, last.left_count) == (None, 3, 0, 0)

@@ -7,8 +7,9 @@ from typing import Any
 
 from tests.migration.fake_effects import FakeEffects, FakeOperator, FakeOwner, FakeWorld, Kill
 
+from shallow_mirror.config.conductor_config import ReverseSettings, WriterSettings
 from shallow_mirror.config.hook_settings import HookCall, MigrationHook
-from shallow_mirror.config.migration_config import MigrationConfig, ReverseSettings, WaveSettings, WriterSettings
+from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.migration import Phase
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shallow_mirror.config import AclSettings
-from shallow_mirror.config.migration_config import WriterSettings
+from shallow_mirror.config.conductor_config import WriterSettings
 from shallow_mirror.migration import blockers
 from shallow_mirror.migration.observations import LogEnd, MappedEnd
 from shallow_mirror.migration.steps import Direction

@@ -8,7 +8,7 @@ import pytest
 from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
-from shallow_mirror.config.migration_config import WriterSettings
+from shallow_mirror.config.conductor_config import WriterSettings
 from shallow_mirror.migration import Phase
 from shallow_mirror.migration.observations import LogEnd, Standstill
 from shallow_mirror.migration.quiet_time import QuietTime, Stamp, longest_gap_s

@@ -33,15 +33,15 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(600)]
 
 
 class Stopped:
     """A mirror of one topic whose run ended at a point of the contract, with ten records on their way."""
 
-    def __init__(self, two_clusters: Any, topic: str, folder: Path, spark: Any) -> None:
+    def __init__(self, two_clusters: Any, topic: str, folder: Path, session: Any) -> None:
         self.source, self.target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-        self.topic, self.spark = topic, spark
+        self.topic, self.session = topic, session
         self.conf = runs.conf_file(folder, self.source, self.target, [topic], mirror=f"m-{uuid.uuid4()}")
         self.settings = MirrorConfig.load(self.conf)
         self.transactional_id = f"{self.settings.mirror}-0"
@@ -50,7 +50,7 @@ class Stopped:
 
     def crash(self, point: str) -> None:
         with pytest.raises(CrashError):
-            catch_up(self.settings, self.spark, observer=CrashAt(point))
+            catch_up(self.settings, self.session, observer=CrashAt(point))
 
     def crash_behind_spark(self) -> None:
         """Spark has recorded the micro-batch as done; its decision is not settled."""
@@ -64,7 +64,7 @@ class Stopped:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(LedgerOwner, "settle", settle_or_crash)
             with pytest.raises(CrashError):
-                catch_up(self.settings, self.spark)
+                catch_up(self.settings, self.session)
 
     def initialise(self) -> None:
         """As a start does that then ends: the transaction is over, and its producer epoch not the coordinator's any more."""
@@ -93,8 +93,8 @@ def command(capsys: pytest.CaptureFixture[str], conf: Path, *options: str) -> tu
 
 
 @pytest.fixture
-def stopped(two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None) -> Stopped:
-    return Stopped(two_clusters, topic_name, tmp_path, spark)
+def stopped(two_clusters: Any, topic_name: str, tmp_path: Path, inline_streams: Any) -> Stopped:
+    return Stopped(two_clusters, topic_name, tmp_path, inline_streams)
 
 
 def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operator_says_so(
@@ -110,7 +110,7 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     with pytest.raises(
         RecoverNeededError, match=r"there is no evidence whether .* was committed: .* \[0, 10\)\. .*shallow-mirror recover CONF"
     ):
-        catch_up(stopped.settings, stopped.spark)
+        catch_up(stopped.settings, stopped.session)
     code, output = command(capsys, stopped.conf)
     assert (code, "YOUR CHOICE" in output) == (4, True)
     (slot,) = json.loads(command(capsys, stopped.conf, "--json")[1])
@@ -119,14 +119,14 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     assert (slot["written"][0]["log"], slot["written"][0]["is_lost"]) == ("nothing", False)
     assert command(capsys, stopped.conf, "--redo")[0] == 0
     assert runs.is_settled(stopped.settings)
-    catch_up(stopped.settings, stopped.spark)
+    catch_up(stopped.settings, stopped.session)
     assert read_values(stopped.target, stopped.topic) == numbers(0, 10)
     write(stopped.source, stopped.topic, numbers(10, 20))
     stopped.crash_behind_spark()
     stopped.initialise()
     stopped.forget()
     assert command(capsys, stopped.conf, "--redo")[0] == 0
-    catch_up(stopped.settings, stopped.spark)
+    catch_up(stopped.settings, stopped.session)
     assert read_values(stopped.target, stopped.topic) == numbers(10, 20), (
         "the source has nothing new, Spark's checkpoint is at 20"
     )
@@ -142,11 +142,11 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
     assert not runs.is_settled(stopped.settings)
     stopped.forget()
     with pytest.raises(RecoverNeededError):
-        catch_up(stopped.settings, stopped.spark)
+        catch_up(stopped.settings, stopped.session)
     assert command(capsys, stopped.conf, "--commit", "--slot", "1")[0] == 2
     assert command(capsys, stopped.conf, "--commit", "--slot", "0")[0] == 0
     write(stopped.source, stopped.topic, numbers(10, 20))
-    catch_up(stopped.settings, stopped.spark)
+    catch_up(stopped.settings, stopped.session)
     assert read_values(stopped.target, stopped.topic) == numbers(10, 20)
     assert runs.positions(stopped.settings) == {(stopped.topic, 0): 20}
 
@@ -157,10 +157,10 @@ def test_a_target_topic_that_went_with_the_last_decision_needs_no_choice_and_is_
     stopped.crash("EndTxn")
     runs.delete_topic(stopped.target, stopped.topic)
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
-        catch_up(stopped.settings, stopped.spark)
+        catch_up(stopped.settings, stopped.session)
     assert command(capsys, stopped.conf)[0] == 0
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
-        catch_up(stopped.settings, stopped.spark)
+        catch_up(stopped.settings, stopped.session)
 
 
 def test_wrong_options_are_refused_before_anything_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     two_clusters: Any,
     topic_name: str,
     tmp_path: Path,
-    spark: Any,
+    inline_streams: Any,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -185,7 +185,7 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
         write(source, topic_name, ["a", "b"], partition)
     conf = runs.conf_file(tmp_path, source, target, [topic_name], mirror=f"m-{uuid.uuid4()}")
     settings = MirrorConfig.load(conf)
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     owner = LedgerOwner.take_over(
         settings.tables,
         name=settings.mirror,
@@ -217,18 +217,18 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     owner.decide(rows, highest_slot=7)
     for _ in range(2):
         with pytest.raises(RecoverNeededError, match=rf"{unproved.transactional_id} \(producer id 999999, epoch 3\)") as stopped:
-            catch_up(settings, spark)
+            catch_up(settings, inline_streams)
     assert f"{topic_name}-1 [100, 102), {topic_name}-2 [3, 5)" in str(stopped.value)
     assert f"slot txn {disproved}: removed, will be read again" in caplog.text
     assert not runs.is_settled(settings)
     assert command(capsys, conf, "--redo")[0] == 0
     write(source, topic_name, ["c"], 1)
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     assert [read_values(target, topic_name, partition) for partition in range(3)] == [["a", "b"], ["a", "b", "c"], ["a", "b"]]
 
 
 def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copied_again(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
+    two_clusters: Any, topic_name: str, tmp_path: Path, inline_streams: Any
 ) -> None:
     """What `kafka-transactions.sh abort` does to one partition of a decided transaction; EndTxn(commit) still answers 0."""
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
@@ -237,13 +237,13 @@ def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copie
     for partition in (0, 1):
         write(source, topic_name, [f"{partition} first"], partition)
     with pytest.raises(CrashError):
-        catch_up(settings, spark, observer=CrashAt("Decide"))
+        catch_up(settings, inline_streams, observer=CrashAt("Decide"))
     decided = {row.txn for row in OffsetMap.open(settings.tables).unsettled_rows() if row.txn is not None}
     txn = next(iter(decided))
     with RawClient(target) as client:
         assert client.write_marker(topic_name, txn.producer_id, txn.producer_epoch, coordinator_epoch=0, partition=0) == 0
     write(source, topic_name, ["0 second"], 0)
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     assert read_values(target, topic_name, 0) == ["0 first", "0 second"]
     assert read_values(target, topic_name, 1) == ["1 first"]
     assert runs.positions(settings) == {(topic_name, 0): 2, (topic_name, 1): 1}

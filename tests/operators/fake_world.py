@@ -10,11 +10,11 @@ from typing import Any
 from tests.operators.checker import Row
 from tests.operators.direct_transport import Network
 from tests.operators.fake_cluster import FakeCluster
-from tests.operators.inline_streams import Checkpoint, InlineStreams
 from tests.operators.lives import KilledError, Life, Lives
 from tests.operators.memory_tables import TableFolders, settled_rows
 from tests.operators.virtual_clock import VirtualClock
 from tests.operators.world import During, FindingError, TablesCopy, World
+from tests.support.inline_streams import Checkpoint, InlineStreams
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.errors import MirrorError

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.launch import stop_fork_server
 from tests.operators.actions import Action, CreateTopic, DeleteTopic, Pause, PutBackTables, Resume, Run, Write
 from tests.operators.real_rounds import perform_on
 from tests.operators.scripts import Done
 from tests.operators.world import World
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_fork_server_is_left() -> Iterator[None]:
-    yield
-    stop_fork_server()
 
 
 @pytest.fixture

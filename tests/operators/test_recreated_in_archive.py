@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.operators.fake_world import FakeWorld
-from tests.operators.inline_streams import InlineStreams
 from tests.operators.surroundings import opened_world
 from tests.support import archive_runs
+from tests.support.inline_streams import InlineStreams
 
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
 from shallow_mirror.checkpoints.logs.runs import read_problems

@@ -62,9 +62,8 @@ def state_of(bootstrap: str, prefix: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.spark
 def test_what_it_says_is_what_the_mirror_then_does(
-    two_clusters: TwoClusters, topic_name: str, tmp_path: Path, spark: Any
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path, inline_streams: Any
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     for codec in CODECS:
@@ -94,7 +93,7 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert [(counts[name].raw.batch_count, counts[name].rebuilt.batch_count) for name in ("stamped", "split")] == [(0, 2), (0, 2)]
     created = {topic.target.topic: topic.target.created_with for topic in report.topics if topic.target.created_with is not None}
 
-    catch_up(config, spark)
+    catch_up(config, inline_streams)
     done = DeltaTable(table_uri(config.tables, "micro_batches")).to_pyarrow_table().to_pylist()
     for name, counted in (("raw_batch_count", "raw"), ("rebuilt_batch_count", "rebuilt"), ("record_count", "data")):
         amounts = [getattr(topic.counts, counted) for topic in report.topics]

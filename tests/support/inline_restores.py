@@ -13,10 +13,9 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, OTHER, PAYMENTS, ArchiveOfTest, archive_config
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import CrashAt, CrashError
+from tests.support.own_worker_clients import own_worker_clients
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
@@ -101,14 +100,8 @@ def inline_restores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[I
     def prepare(preserved: PreservedRestore, _deadline: object) -> None:
         preserved.guard_times = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
 
-    kept: dict[Any, Cluster] = {}
     monkeypatch.setattr(PreservedRestore, "prepare", prepare)
-    monkeypatch.setattr(worker_clients, "_clusters", kept)
-    monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
     monkeypatch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
-    with StrictCluster(cluster_id="west-id") as target:
+    with StrictCluster(cluster_id="west-id") as target, own_worker_clients():
         target.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
-        restores = InlineRestores(folder, target)
-        yield restores
-        for cluster in kept.values():
-            cluster.close()
+        yield InlineRestores(folder, target)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from shallow_mirror import routing
-from shallow_mirror.checkpoints.tables import TableLocation
-from shallow_mirror.config.config_file import absolute, read_yaml, validate
+from shallow_mirror.config.conductor_config import ConductorConfig, ReverseSettings, catalog_problems, reverse_problems
+from shallow_mirror.config.config_file import absolute, validate
 from shallow_mirror.config.hook_settings import FailoverHook, StepHook, hook_problems, with_absolute_commands
-from shallow_mirror.config.migration_config import ReverseSettings, WriterSettings, writer_problems
 from shallow_mirror.config.mirror_config import MirrorConfig
-from shallow_mirror.config.sections import NamePatterns, StorageSettings
-from shallow_mirror.config.values import Name, Section, TargetName
+from shallow_mirror.config.sections import NamePatterns
+from shallow_mirror.config.values import Name, TargetName
 from shallow_mirror.errors import ConfigError
 
 
@@ -36,44 +35,21 @@ class BackSettings(ReverseSettings):
     """Those of the steps of the migration that is the last step."""
 
 
-class FailoverConfig(Section):
-    """All of it. Paths are absolute once loaded."""
+class FailoverConfig(ConductorConfig):
+    """All settings of a failover file. `writers`: how they are stopped on the way back."""
+
+    KIND = "failover"
 
     failover: Name
-    mirror: str = Field(min_length=1)
     groups: FailoverGroupSettings = FailoverGroupSettings()
     back: BackSettings = BackSettings()
-    writers: WriterSettings = WriterSettings()
-    """How the writers are stopped on the way back."""
     hooks: list[FailoverHook] = Field(default=[])
-    tables: str = Field(min_length=1)
-    storage: StorageSettings = StorageSettings()
-    _path: str = PrivateAttr("FILE")
-
-    @property
-    def path(self) -> str:
-        """Return the path of the settings, for commands in messages."""
-        return self._path
-
-    @property
-    def table_location(self) -> TableLocation:
-        return TableLocation(self.tables, self.storage.option_texts)
 
     @classmethod
-    def load(cls, path: str | Path) -> FailoverConfig:
-        """Return the settings of the failover file `path`. Raise ConfigError with every problem of the file."""
-        path = Path(path)
-        return cls.from_document(read_yaml(path, "failover file"), folder=path.resolve().parent, path=str(path))
-
-    @classmethod
-    def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> FailoverConfig:
-        """Return the settings of a parsed failover file. Raise ConfigError with every problem.
-
-        `folder` is the base of relative paths. `path`: of the file, for commands in messages.
-        """
-        config, problems = validate(cls, document, "failover")
+    def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> Self:
+        config, problems = validate(cls, document, cls.KIND)
         if config is not None:
-            problems += writer_problems(config.writers)
+            problems += config.writers.problems()
             problems += hook_problems(config.hooks, "hooks") + hook_problems(config.back.hooks, "back.hooks")
             shared = {hook.name for hook in config.hooks} & {hook.name for hook in config.back.hooks}
             problems += [f"back.hooks: {name}: hooks has one of the same name" for name in sorted(shared)]
@@ -82,11 +58,7 @@ class FailoverConfig(Section):
         back = config.back.model_copy(update={"hooks": with_absolute_commands(config.back.hooks, folder)})
         if back.mirror is not None:
             back = back.model_copy(update={"mirror": absolute(back.mirror, folder)})
-        tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
-        hooks = with_absolute_commands(config.hooks, folder)
-        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "back": back, "hooks": hooks})
-        loaded._path = path
-        return loaded
+        return config._loaded(folder, path, back=back, hooks=with_absolute_commands(config.hooks, folder))
 
 
 class FailoverFiles:
@@ -121,25 +93,13 @@ class FailoverFiles:
         locations = {"tables": self.config.table_location, "mirror: tables": self.mirror.table_location}
         if self.back is not None:
             locations["back.mirror: tables"] = self.back.table_location
-        return [
-            f"{where}: tables in a catalog cannot be used by a fail-over, which starts no Spark: use a folder or an object store"
-            for where, location in locations.items()
-            if location.is_read_by_spark
-        ]
+        return catalog_problems("fail-over", locations)
 
     def _problems_of_back(self) -> list[str]:
-        back, mirror, problems = self.back, self.mirror, list[str]()
+        back = self.back
         if back is None:
-            return problems
-        if (back.source.alias, back.target.alias) != (mirror.target.alias, mirror.source.alias):
-            problems.append(
-                f"back.mirror: copies from {back.source.alias} to {back.target.alias}; needed is from {mirror.target.alias} to "
-                f"{mirror.source.alias}"
-            )
-        if back.topics.target_name != "{topic}" or mirror.topics.target_name != "{topic}":
-            problems.append("back.mirror: topics.target_name of both mirrors has to be {topic}, so that topics keep their names")
-        if back.mirror == mirror.mirror or back.tables == mirror.tables:
-            problems.append(f"back.mirror: needs another mirror id and other tables than {self.config.mirror}")
+            return []
+        problems = reverse_problems("back.mirror", back, self.mirror, self.config.mirror)
         if any(offsets == "continued" for offsets in back.topics.offsets.values()):
             problems.append(
                 "back.mirror: topics.offsets: continued needs the old topics, which are created again: write preserved"

@@ -66,7 +66,7 @@ def settle_late_writes(
     require_sole(state.conductor, options)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
-    found = {name: _found(files, state, name) for name in chosen if name not in unfinished}
+    found = {name: find_late_writes(files, files.wave(name), state.waves[name]) for name in chosen if name not in unfinished}
     if not unfinished and not any(found.values()):
         return []
     if choice is Choice.QUARANTINE:
@@ -97,10 +97,6 @@ def _require_newest_tables(reverse: MirrorConfig | None) -> None:
     older = older_tables(reverse)
     if older is not None:
         raise older
-
-
-def _found(files: MigrationFiles, state: MigrationState, name: str) -> list[LateWrite]:
-    return find_late_writes(files, files.wave(name), state.waves[name])
 
 
 def _target(mirror: MirrorConfig, topic: str, choice: Choice) -> str:

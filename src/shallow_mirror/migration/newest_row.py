@@ -58,7 +58,8 @@ class NewestRow:
             if newest is not None and newest.conductor_epoch >= row.conductor_epoch and newest.run_id != row.run_id:
                 raise FencedError(f"a conductor with another copy of the table has written {newest}")
             if topic is not None:
-                self._write(topic, RowNote.of(row))
+                note = RowNote.of(row).build()
+                write_group_note(self.mirror.target.client, self.group, topic, note, timeout_s=REQUEST_MS / 1000)
         except (RetriableError, OutcomeUnknownError, ConfigError) as error:
             self._warnings.warn("note", f"an older copy of the table of {self.name} will not be noticed: {error}")
 
@@ -72,6 +73,3 @@ class NewestRow:
         notes = [note for offset in offsets if (note := RowNote.parse(offset.metadata)) is not None]
         newest = max(notes, key=lambda note: note.position, default=None)
         return newest, registered[0].topic_partition.topic if registered else None
-
-    def _write(self, topic: str, note: RowNote) -> None:
-        write_group_note(self.mirror.target.client, self.group, topic, note.build(), timeout_s=REQUEST_MS / 1000)

@@ -141,7 +141,9 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
                 does=info.does.format(other=passage.other_alias),
                 leaves=info.leaves.format(other=passage.other_alias),
                 outside=None if info.outside is None else _outside(info.outside, passage, wave),
-                hooks=tuple(hook for hook in passage.files.config.hooks if _is_at(hook, info.step)),
+                hooks=tuple(
+                    hook for hook in passage.files.config.hooks if hook.direction != "rollback" and hook.place[1] == info.step
+                ),
                 time=times.get(info.step),
             )
             for info in MOVE
@@ -149,10 +151,6 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
         ),
         downtime_s=downtime_s(times) if times else None,
     )
-
-
-def _is_at(hook: MigrationHook, step: Step) -> bool:
-    return hook.direction != "rollback" and hook.place[1] == step
 
 
 def _hook_document(hook: MigrationHook) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shallow_mirror.config.migration_config import WriterSettings
+from shallow_mirror.config.conductor_config import WriterSettings
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects
 from shallow_mirror.migration.observations import Standstill, moved_partitions, open_partitions, to_document
 from shallow_mirror.migration.quiet_time import QuietTime

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 from tests.operators.direct_transport import Network
 from tests.operators.fake_cluster import FakeCluster
-from tests.operators.inline_streams import Checkpoint, InlineStreams
 from tests.operators.lives import Life, Lives
 from tests.operators.memory_tables import TableFolders, TableStore, Versions
 from tests.operators.moves.application import PRINCIPAL, Application, Site
@@ -20,6 +19,7 @@ from tests.operators.moves.checker import Late, Place, Seen, check
 from tests.operators.moves.processes import Process, Processes, SteppedClock
 from tests.operators.world import FindingError
 from tests.support import mirror_runs
+from tests.support.inline_streams import Checkpoint, InlineStreams
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.logs.topics import Controls

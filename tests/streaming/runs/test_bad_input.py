@@ -33,31 +33,33 @@ def clusters(two_clusters: Any, topic_name: str) -> Clusters:
     return Clusters(two_clusters, topic_name[-60:])
 
 
-def test_tables_of_other_clusters_are_refused_and_the_message_names_both(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_tables_of_other_clusters_are_refused_and_the_message_names_both(
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
+) -> None:
     create_topic(clusters.source, clusters.name)
-    catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name]), spark)
+    catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name]), inline_streams)
     with pytest.raises(ConfigError) as swapped:
-        catch_up(config(tmp_path, clusters.target, clusters.source, [clusters.name]), spark)
+        catch_up(config(tmp_path, clusters.target, clusters.source, [clusters.name]), inline_streams)
     source_id, target_id = clusters.ids
     for problem, side, ids in zip(
         swapped.value.problems, ("source", "target"), (clusters.ids, (target_id, source_id)), strict=True
     ):
         assert f"{side}_cluster_id = '{ids[0]}', this mirror has '{ids[1]}'" in problem
     with pytest.raises(ConfigError, match=r"shallow_mirror\.mirror = 'm-.*', this mirror has 'other'"):
-        catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name], mirror="other"), spark)
+        catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name], mirror="other"), inline_streams)
 
 
 def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
-    clusters: Clusters, tmp_path: Path, spark: Any
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
 ) -> None:
     create_topic(clusters.source, clusters.name)
     write(clusters.source, clusters.name, ["a"])
     first, second = (
         config(tmp_path / name, clusters.source, clusters.target, [clusters.name], mirror=clusters.name) for name in ("a", "b")
     )
-    catch_up(first, spark)
+    catch_up(first, inline_streams)
     with pytest.raises(ConfigError, match=f"the target knows the transactional id {clusters.name}-0 .*another name"):
-        catch_up(second, spark)
+        catch_up(second, inline_streams)
     assert not Path(second.tables).exists()
     LedgerOwner.take_over(
         second.tables,
@@ -68,9 +70,9 @@ def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
         now_ms=lambda: 0,
     )
     with pytest.raises(ConfigError, match=f"holds a receipt of the tables {OffsetMap.open(first.tables).map_id} .*one name"):
-        catch_up(second, spark)
+        catch_up(second, inline_streams)
     write(clusters.source, clusters.name, ["b"])
-    catch_up(first, spark)
+    catch_up(first, inline_streams)
     assert read_values(clusters.target, clusters.name) == ["a", "b"]
 
 
@@ -98,7 +100,7 @@ def test_the_spark_checkpoint_of_another_mirror_is_refused_and_nothing_is_lost_b
 
 
 def test_a_transactional_id_of_another_application_is_refused_and_left_alone(
-    clusters: Clusters, tmp_path: Path, spark: Any
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
 ) -> None:
     create_topic(clusters.source, clusters.name)
     create_topic(clusters.target, f"{clusters.name}-its")
@@ -109,34 +111,36 @@ def test_a_transactional_id_of_another_application_is_refused_and_left_alone(
     other.produce(f"{clusters.name}-its", b"its own")
     other.flush(20)
     with pytest.raises(ConfigError, match=f"the target knows the transactional id {settings.mirror}-1 .*another application"):
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
     other.commit_transaction(20)
     wait_for_markers(clusters.target, f"{clusters.name}-its")
     assert read_values(clusters.target, f"{clusters.name}-its") == ["its own"]
     assert not Path(settings.tables).exists()
 
 
-def test_a_mirror_onto_itself_is_refused_before_anything_is_written(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_a_mirror_onto_itself_is_refused_before_anything_is_written(
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
+) -> None:
     create_topic(clusters.source, clusters.name)
     write(clusters.source, clusters.name, ["a"])
     settings = config(tmp_path, clusters.source, clusters.source, [clusters.name])
     with pytest.raises(ConfigError, match=r"source east and target west are one cluster.*\{source\}\.\{topic\}"):
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
     assert not Path(settings.tables).exists()
     assert read_values(clusters.source, clusters.name) == ["a"]
 
 
-def test_a_mirror_within_one_cluster_does_not_feed_itself(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_a_mirror_within_one_cluster_does_not_feed_itself(clusters: Clusters, tmp_path: Path, inline_streams: Any) -> None:
     topic, copy, later = clusters.name, f"east.{clusters.name}", f"{clusters.name}.later"
     create_topic(clusters.source, topic)
     write(clusters.source, topic, ["a"])
     settings = config(tmp_path, clusters.source, clusters.source, [f".*{topic}.*"], topics={"target_name": "{source}.{topic}"})
-    with Running(settings, spark) as mirror:
+    with Running(settings, inline_streams) as mirror:
         mirror.wait_for("the first record", lambda: runs.positions(settings).get((topic, 0)) == 1)
         create_topic(clusters.source, later)
         write(clusters.source, later, ["b"])
         mirror.wait_for("the later topic", lambda: runs.positions(settings).get((later, 0)) == 1)
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     made = {name for name in runs.topics_of(clusters.source) if topic in name}
     assert made == {topic, copy, later, f"east.{later}"}
     assert read_values(clusters.source, copy) == ["a"]
@@ -144,7 +148,7 @@ def test_a_mirror_within_one_cluster_does_not_feed_itself(clusters: Clusters, tm
 
 
 def test_unfit_target_topics_are_refused_all_at_once_and_mirrored_once_they_are_fit(
-    clusters: Clusters, tmp_path: Path, spark: Any
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
 ) -> None:
     missing, narrow, recompressed = (f"{clusters.name}.{kind}" for kind in ("missing", "narrow", "recompressed"))
     for topic in (missing, narrow, recompressed):
@@ -154,7 +158,7 @@ def test_unfit_target_topics_are_refused_all_at_once_and_mirrored_once_they_are_
     create_topic(clusters.target, recompressed, partitions=2, settings={"compression.type": "zstd"})
     settings = config(tmp_path, clusters.source, clusters.target, [f"{clusters.name}.*"], topics={"create": False})
     with pytest.raises(ConfigError) as refused:
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
     assert [(topic, sentence in problem) for topic, problem, sentence in zip(
         (missing, narrow, recompressed),
         refused.value.problems,
@@ -164,7 +168,7 @@ def test_unfit_target_topics_are_refused_all_at_once_and_mirrored_once_they_are_
     create_topic(clusters.target, missing, partitions=2)
     runs.add_partitions(clusters.target, narrow, 2)
     runs.set_topic(clusters.target, recompressed, {"compression.type": "producer"})
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     assert [read_values(clusters.target, topic, 1) for topic in (missing, narrow, recompressed)] == [
         [missing], [narrow], [recompressed]
     ]  # fmt: skip
@@ -202,13 +206,15 @@ def test_what_the_source_lost_is_named_and_the_rest_continues_once_it_is_exclude
     ]  # fmt: skip
 
 
-def test_a_log_start_at_a_batch_boundary_is_where_earliest_begins(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_a_log_start_at_a_batch_boundary_is_where_earliest_begins(
+    clusters: Clusters, tmp_path: Path, inline_streams: Any
+) -> None:
     create_topic(clusters.source, clusters.name)
     for values in (["a", "b"], ["c", "d"]):
         write(clusters.source, clusters.name, values)
     runs.delete_records(clusters.source, clusters.name, before=2)
     settings = config(tmp_path, clusters.source, clusters.target, [clusters.name])
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     assert read_values(clusters.target, clusters.name) == ["c", "d"]
     assert OffsetMap.open(settings.tables).translate(clusters.name, 0, 2).exact
 
@@ -237,22 +243,22 @@ def test_a_batch_that_is_too_large_for_the_target_stops_the_mirror_until_the_set
     assert read_values(clusters.target, topic, 0) == read_values(clusters.source, topic, 0)
 
 
-def test_a_target_topic_that_lost_what_was_copied_is_refused(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_a_target_topic_that_lost_what_was_copied_is_refused(clusters: Clusters, tmp_path: Path, inline_streams: Any) -> None:
     create_topic(clusters.source, clusters.name)
     write(clusters.source, clusters.name, ["a"])
     settings = config(tmp_path, clusters.source, clusters.target, [clusters.name])
-    catch_up(settings, spark)
+    catch_up(settings, inline_streams)
     renamed = config(tmp_path, clusters.source, clusters.target, [clusters.name], topics={"target_name": "{source}.{topic}"})
     with pytest.raises(
         ConfigError, match=f"was mirrored to {clusters.name} until now, topics.target_name makes it east.{clusters.name}"
     ):
-        catch_up(renamed, spark)
+        catch_up(renamed, inline_streams)
     runs.delete_topic(clusters.target, clusters.name)
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
     create_topic(clusters.target, clusters.name)
     with pytest.raises(ConfigError, match="was deleted and created again"):
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
 
 
 def is_at(settings: Any, positions: Any) -> bool:

@@ -16,9 +16,8 @@ from tests.support import archive_runs, restore_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import create_topic, high_watermark, read_values
+from tests.support.own_worker_clients import own_worker_clients
 
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
@@ -54,14 +53,10 @@ def sessions() -> Iterator[list[Any]]:
 
 
 @pytest.fixture(autouse=True)
-def own_clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_clusters() -> Iterator[None]:
     """Close what the tasks of a restore keep, which run in this process."""
-    kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker_clients, "_clusters", kept)
-    monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
-    yield
-    for cluster in kept.values():
-        cluster.close()
+    with own_worker_clients():
+        yield
 
 
 class HoldAt:

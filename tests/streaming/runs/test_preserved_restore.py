@@ -14,10 +14,10 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, OTHER, ArchiveOfTest, archive_config
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import CrashAt, CrashError
+from tests.support.own_worker_clients import own_worker_clients
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -99,15 +99,10 @@ def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archiv
         preserved.guard_times = restored.times
 
     monkeypatch.setattr(PreservedRestore, "prepare", prepare)
-    kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker_clients, "_clusters", kept)
-    monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
     monkeypatch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
-    with StrictCluster(cluster_id="west-id") as target:
+    with StrictCluster(cluster_id="west-id") as target, own_worker_clients():
         restored = Archived(tmp_path, target)
         yield restored
-        for cluster in kept.values():
-            cluster.close()
 
 
 def mixed() -> Sequence[bytes]:

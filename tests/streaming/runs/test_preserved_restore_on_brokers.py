@@ -26,12 +26,12 @@ from tests.support.mirror_runs import (
     write,
     write_stamped,
 )
+from tests.support.own_worker_clients import own_worker_clients
 from tests.support.preserved_logs import earliest, read_all, write_mixed
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
@@ -110,13 +110,9 @@ class Archived:
 
 
 @pytest.fixture
-def archived(two_clusters: TwoClusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archived]:
-    kept: dict[Any, Cluster] = {}
-    monkeypatch.setattr(worker_clients, "_clusters", kept)
-    monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
-    yield Archived(two_clusters, tmp_path)
-    for cluster in kept.values():
-        cluster.close()
+def archived(two_clusters: TwoClusters, tmp_path: Path) -> Iterator[Archived]:
+    with own_worker_clients():
+        yield Archived(two_clusters, tmp_path)
 
 
 def require_records(bootstrap: str, topic: str, expected: Mapping[int, bytes | None], start: int, end: int) -> None:

@@ -97,7 +97,7 @@ class Divergence:
             of_others = [
                 offsets
                 for other, found in ranges.items()
-                if other is not write and self._same_place(other, write)
+                if other is not write and other.topic_partition == write.topic_partition
                 for offsets in found
             ]
             report = verify_mirror(self._config(write), topics=[write.topic_partition.topic], known={target: of_others})
@@ -107,9 +107,6 @@ class Divergence:
             elif lacking > 0:
                 problems.append(f"{write} in {target}: {lacking:,} records were not copied")
         return problems
-
-    def _same_place(self, one: LateWrite, other: LateWrite) -> bool:
-        return one.topic_partition == other.topic_partition
 
     def _request(self, write: LateWrite) -> RedoRequest:
         return RedoRequest(write.topic_partition, write.start, write.end, self._files.kept_topic(write.topic_partition.topic))

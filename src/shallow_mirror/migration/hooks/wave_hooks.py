@@ -10,7 +10,7 @@ from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.migration.conductor_ports import Clock, Effects, Reports
 from shallow_mirror.migration.hooks.hook_call import Call
 from shallow_mirror.migration.hooks.hook_runner import Append, HookRunner
-from shallow_mirror.migration.hooks.hook_state import HookState, due_hooks
+from shallow_mirror.migration.hooks.hook_state import due_hooks
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
@@ -71,11 +71,8 @@ class WaveHooks:
                 "topics": list(self.waiting.retried(self.effects.topics)),
                 "groups": list(self.wave.groups),
             },
-            id_of=lambda hooks: self._id(state, hooks),
+            id_of=lambda hooks: f"{self.config.migration}/{self.wave.name}/{state.direction}/{state.attempt}.{hooks.reopenings}",
             command=self.command or f"shallow-mirror migrate {command} {shlex.quote(self.config.path)}",
             skipped=self.skipped,
             call=self.call,
         )
-
-    def _id(self, state: WaveState, hooks: HookState) -> str:
-        return f"{self.config.migration}/{self.wave.name}/{state.direction}/{state.attempt}.{hooks.reopenings}"

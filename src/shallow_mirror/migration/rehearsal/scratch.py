@@ -147,7 +147,7 @@ def create_topics(mirror: MirrorConfig, scratch: Scratch) -> None:
     Raises ConfigError.
     """
     with closing(Cluster(mirror.source.client)) as cluster:
-        deadline = _deadline()
+        deadline = Deadline.after_ms(REQUEST_S * 1000, time.monotonic)
         listed = cluster.metadata(list(scratch.topics), deadline).topics
         settings = cluster.topic_configs(list(scratch.topics), deadline, keys=COPIED)
         specs = [TopicSpec(scratch.topic(name), len(topic.partitions), None, settings[name]) for name, topic in listed.items()]
@@ -167,7 +167,3 @@ def commit_groups(mirror: MirrorConfig, scratch: Scratch, ends: Mapping[TopicPar
             if refused:
                 name, reason = min(refused.items())
                 raise RetriableError("REFUSED", f"group {scratch.group(group)}, offset of {name}: {reason}")
-
-
-def _deadline() -> Deadline:
-    return Deadline.after_ms(REQUEST_S * 1000, time.monotonic)

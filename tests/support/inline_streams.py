@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import pyarrow as pa
+import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.faults.without_spark import StreamBuilder
 from tests.support.inline_session import Function
+from tests.support.own_worker_clients import own_worker_clients
+
+from shallow_mirror.broker import Cluster
+from shallow_mirror.streaming.sources import planner_options
 
 MOST_MICRO_BATCHES = 200
 
@@ -54,6 +61,23 @@ class InlineStreams:
     def range(self, start: int, end: int, _step: int, _partitions: int) -> _Planned:
         rows = [pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())}) for number in range(start, end)]
         return _Planned([[row] for row in rows])
+
+
+@contextmanager
+def inline_streams() -> Iterator[InlineStreams]:
+    """Yield a session for runs between real clusters. Connections of planners and tasks are closed at the end."""
+    made: list[Cluster] = []
+    make_planner = planner_options.make_micro_batch_planner
+
+    def make_planner_of_query(config: Any, client: Any, *arguments: Any, **more: Any) -> Any:
+        made.append(Cluster(client))
+        return make_planner(config, client, *arguments, **more | {"cluster": made[-1]})
+
+    with pytest.MonkeyPatch.context() as patch, own_worker_clients():
+        patch.setattr(planner_options, "make_micro_batch_planner", make_planner_of_query)
+        yield InlineStreams({}, on_idle=lambda: time.sleep(0.05))
+    for cluster in made:
+        cluster.close()
 
 
 class _Builder(StreamBuilder):
