@@ -15,16 +15,16 @@ from tests.support.mirror_runs import CrashAt
 from shallow_mirror import FencedError, WrittenRecords
 from shallow_mirror.local_kafka.node import LocalKafka
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long]
 
 SCHEMA = "spark_catalog.written"
 
 
 @pytest.fixture
-def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
-    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path}/schema'")
+def schema(spark_with_delta: Any, tmp_path: Path) -> Iterator[str]:
+    spark_with_delta.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path}/schema'")
     yield SCHEMA
-    spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+    spark_with_delta.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ def topic(target_cluster: LocalKafka, topic_name: str, tmp_path: Path) -> Topic:
     return Topic(target_cluster, topic_name[-80:], tmp_path)
 
 
-@pytest.mark.smoke
 def test_a_query_and_a_job_are_written_once_and_reported(
     spark: Any,
     topic: Topic,
@@ -61,7 +60,6 @@ def test_a_query_and_a_job_are_written_once_and_reported(
     assert (report["unsettled"], sum(partition["record_count"] for partition in report["partitions"])) == ([], 30)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("point", ["TakeDecision", "RunSlots", "Decide", "EndTxn", "AwaitVisible", "Settled"])
 def test_a_crash_at_any_step_repeats_nothing_in_a_catalog(
     spark: Any, topic: Topic, schema: str, crash_points: None, tmp_path: Path, point: str
@@ -77,7 +75,6 @@ def test_a_crash_at_any_step_repeats_nothing_in_a_catalog(
     assert sorted(topic.values()) == query.expected
 
 
-@pytest.mark.long
 def test_the_older_of_two_runs_and_a_new_query_are_refused_in_a_catalog(
     spark: Any, topic: Topic, schema: str, tmp_path: Path
 ) -> None:
