@@ -33,7 +33,8 @@ PATIENCE_S = 120.0
 NO_TIME = -1
 
 MICRO_BATCHES = os.environ.get("TEST_MICRO_BATCHES", "auto")
-"""The setting `micro_batches` of every mirror: with `loop` all tests run without Structured Streaming."""
+"""The setting `micro_batches` of every mirror: with `loop` all tests run without Structured Streaming. `auto`, the default, is
+left out: a release that is upgraded does not know the setting."""
 
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
@@ -47,8 +48,9 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
         "write": {"transaction_timeout_ms": 60_000},
         "tables": "tables",
         "trigger": "0 seconds",
-        "micro_batches": MICRO_BATCHES,
     }
+    if MICRO_BATCHES != "auto":
+        made["micro_batches"] = MICRO_BATCHES
     for name, value in groups.items():
         made[name] = made.get(name, {}) | value if isinstance(value, dict) else value
     return made
