@@ -31,7 +31,7 @@ from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, jars_of
 TOOLS = ("noop", "spark-kafka", "confluent-kafka", "shallow-mirror", "shallow-mirror-tuned")
 PARTITIONS, FILES = 4, 4
 SHORT_RETENTION = {"retention.bytes": str(64 << 20), "segment.bytes": str(64 << 20)}
-"""Of target topics, which nobody reads."""
+"""Of target topics, which have no readers."""
 _RANDOM_SHARE = 0.33
 """Of the bytes of a value."""
 _FILLING = '","status":"accepted","currency":"EUR","channel":"web","warehouse":"north","note":"lorem ipsum dolor sit amet" '

@@ -137,7 +137,7 @@ class SinkScene(Scene):
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
 
     def reach(self, step: Step) -> PausedProcess:
-        """Let the queries run until the first one stands at `step`, not in its first micro-batch: nobody can follow that."""
+        """Let the queries run until the first one stands at `step`, not in its first micro-batch: no query can follow that."""
         if not self._runs:
             Scene.reach(self, RETURNED)
         return Scene.reach(self, step)

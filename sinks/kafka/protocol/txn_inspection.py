@@ -72,11 +72,14 @@ def require_known_receipts(
     )
 
 
-def receipts_of(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> list[tuple[str, Receipt]]:
-    """Return every committed receipt with its transactional id. Raises ConfigError if one is of other tables, RetriableError."""
-    target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
-    begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
-    found = [(name, one) for name in transactional_ids for one in read_receipts(target, name, deadline, begun=begun[name])]
+def receipts_of(target: Cluster, names: Sequence[str], map_id: str, deadline: Deadline) -> list[tuple[str, Receipt]]:
+    """Return every committed receipt of these transactional ids, with its id.
+
+    Raises ConfigError if one is of other tables, RetriableError.
+    """
+    target.find_coordinators(CoordinatorKind.GROUP, names, deadline)
+    begun = {name: begin_read_receipts(target, name, deadline) for name in names}
+    found = [(name, receipt) for name in names for receipt in read_receipts(target, name, deadline, begun=begun[name])]
     for name, receipt in found:
         _require_own(receipt, name, map_id)
     return found
