@@ -34,7 +34,7 @@ from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.migration import passage, point_of_no_return
+from shallow_mirror.migration import newest_row, passage, point_of_no_return
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
 
@@ -205,10 +205,10 @@ def test_of_two_conductors_with_copies_of_one_table_the_second_is_fenced(tmp_pat
 def test_a_note_that_the_target_does_not_take_is_said_and_holds_up_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, timeout_s: float) -> None:
         raise RetriableError("REFUSED", "GROUP_AUTHORIZATION_FAILED")
 
-    monkeypatch.setattr(NewestRow, "_write", refuse)
+    monkeypatch.setattr(newest_row, "write_group_note", refuse)
     with opened_world(tmp_path / "world", SETTING) as world, caplog.at_level(logging.WARNING):
         world.begin()
         world.let(10)

@@ -371,7 +371,8 @@ def test_a_port_that_is_taken_ends_the_start_before_anything_is_asked(tmp_path: 
 
 
 def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(__import__("sys").modules, "shallow_mirror.streaming.watch.metrics")
+    for module in ("metrics", "instruments"):
+        monkeypatch.delitem(__import__("sys").modules, f"shallow_mirror.streaming.watch.{module}")
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     monkeypatch.delattr("shallow_mirror.streaming.watch.metrics", raising=False)
     reporter = RunReporter(ReportedRun.of_mirror(config(tmp_path, metrics={"port": 1})), RunIdentity.of_this_process())

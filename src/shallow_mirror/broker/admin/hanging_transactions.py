@@ -121,7 +121,7 @@ def _abort_earlier_producers(
         reason = _abort_at(target, open_txn.topic_partition, open_txn.producer.producer_id, deadline)
         if reason is not None:
             refused.append(
-                f"{open_txn}, of transactional id {transactional_id} of this run, which the target has forgotten "
+                f"{open_txn}, of the own transactional id {transactional_id}, which the target has forgotten "
                 f"since: readers of that partition wait for its end. WriteTxnMarkers: {reason}. "
                 f"Or end it by: {open_txn.abort_command(target)}"
             )

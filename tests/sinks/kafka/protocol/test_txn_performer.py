@@ -75,7 +75,7 @@ def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_wh
     owner = _take_over(tmp_path, "second")
     clusters.target.change_always("WriteTxnMarkers", error(31))
     with pytest.raises(
-        RetriableError, match=r"target copy-1: .* of transactional id m-0 of this mirror.* --partition 1 --start-offset 0"
+        RetriableError, match=r"target copy-1: .* of the own transactional id m-0, which.* --partition 1 --start-offset 0"
     ):
         _start(owner, target)
     assert log.last_stable_offset == 0
