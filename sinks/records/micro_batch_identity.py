@@ -152,11 +152,14 @@ def plan_micro_batch(
     """
     if batch.job_id is None and newest is not None:
         _require_next(batch, newest.id, same, follows)
-        if newest.is_lost and newest.id.query_id != batch.query_id and on_doubt == "stop":
-            raise MicroBatchInDoubtError(f"{batch} follows {_lost(newest.id)}")
+    if same is not None and same.is_complete:
+        return WRITTEN
+    # Receipts name it until something else is decided; then nothing shows any more that its query replays it.
+    if newest is not None and newest.is_lost and newest.id.query_id != batch.query_id and on_doubt == "stop":
+        raise MicroBatchInDoubtError(f"{batch} follows {_lost(newest.id)}")
     if same is None:
         return WRITE
-    if same.is_complete or on_doubt == "skip":
+    if on_doubt == "skip":
         return WRITTEN
     if on_doubt == "repeat":
         return WRITE

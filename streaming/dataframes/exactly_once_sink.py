@@ -231,7 +231,8 @@ class ExactlyOnceKafkaSink:
             except OlderTablesError as older:
                 run = self._take_over_without(older, spark)
                 sink = self._recovered(run, parallelism)
-            is_older = run.owner.recorded().decided_run_id == "" and run.owner.recorded().decided_version > 0
+            recorded = run.owner.recorded()
+            is_older = recorded.decided_run_id == "" and recorded.decided_version > 0
             self._lost = self._in_receipts(run) if is_older else ()
             self._newest = self._newest_of(run.owner)
             self._sink = sink

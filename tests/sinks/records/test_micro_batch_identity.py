@@ -88,6 +88,7 @@ def test_an_older_micro_batch_that_is_the_same_was_written() -> None:
 
 LOST = RecordedMicroBatch.lost(A)
 FOLLOWING = MicroBatchId(query_id="b", batch_id=0)
+JOB = MicroBatchId(job_id="2026-11-27")
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,10 @@ FOLLOWING = MicroBatchId(query_id="b", batch_id=0)
         (A, LOST, "repeat", WRITE),
         (FOLLOWING, None, "skip", WRITE),
         (FOLLOWING, None, "repeat", WRITE),
+        (JOB, None, "skip", WRITE),
+        (JOB, RecordedMicroBatch(JOB, record_count=1, slots={}, found_count=1), "stop", WRITTEN),
     ],
-    ids=["the next", "left", "repeated", "follows, the rest is left", "follows, and repeats it"],
+    ids=["the next", "left", "repeated", "follows, the rest is left", "follows, and repeats it", "a job", "a recorded job"],
 )
 def test_behind_a_micro_batch_that_only_receipts_name(
     batch: MicroBatchId, same: RecordedMicroBatch | None, on_doubt: OnDoubt, expected: object
@@ -107,7 +110,9 @@ def test_behind_a_micro_batch_that_only_receipts_name(
     assert plan_micro_batch(batch, LOST, same, follows="a", on_doubt=on_doubt) == expected
 
 
-@pytest.mark.parametrize(("batch", "same"), [(A, LOST), (FOLLOWING, None)], ids=["a replay", "a query that follows"])
+@pytest.mark.parametrize(
+    ("batch", "same"), [(A, LOST), (FOLLOWING, None), (JOB, None)], ids=["a replay", "a query that follows", "a job"]
+)
 def test_a_micro_batch_that_only_receipts_name_may_be_there_in_part(batch: MicroBatchId, same: RecordedMicroBatch | None) -> None:
     with pytest.raises(MicroBatchInDoubtError, match="batch 7 of query a, which was committed, perhaps in part"):
         plan_micro_batch(batch, LOST, same, follows="a", on_doubt="stop")

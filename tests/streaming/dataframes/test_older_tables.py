@@ -129,6 +129,17 @@ def test_a_job_that_the_tables_lack_is_not_written_again(target: StrictCluster, 
     assert sorted(texts(target)) == list("abcdefg")
 
 
+def test_a_job_waits_for_the_query_whose_last_micro_batch_the_tables_lack(target: StrictCluster, tables: Path) -> None:
+    with sink_to(target, tables, lost_run=lost_run(target, tables)) as sink:
+        with pytest.raises(MicroBatchInDoubtError, match="job a follows batch 1 of query query-1, which was committed"):
+            sink.write(InlineFrame(rows_of("j")), job_id="a")
+        with pytest.raises(MicroBatchInDoubtError, match="batch 1 of query query-1, which was committed"):
+            sink(frame(*TWO), 1)
+        sink(frame(*THREE), 2)
+        assert sink.write(InlineFrame(rows_of("j")), job_id="a")
+    assert sorted(texts(target)) == [*"abcdefg", "j"]
+
+
 def test_the_run_with_the_newest_tables_ends_when_another_continues_without_them(target: StrictCluster, tables: Path) -> None:
     with sink_to(target, tables.parent / "newest") as newest:
         newest(frame(*THREE), 2)
