@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -110,30 +111,37 @@ class Scene:
     _runs: list[MirrorProcess] = field(default_factory=list, init=False)
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
-    _java: JavaReader = field(init=False)
     _checker: Checker = field(init=False)
     _checks: ThreadPoolExecutor = field(init=False)
+    _opened: ExitStack = field(init=False)
+    """What ends with the scene."""
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         topic_partitions = self._create_topics()
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
-        self._gate = Gate(self.folder).__enter__()
-        self._writers = Writers(self.source, topic_partitions, load=self.load, seed=self.seed).__enter__()
-        self._java = JavaReader(self.folder)
-        readers = {"librdkafka": read_with_librdkafka, "Java client": self._java.read}
-        audit = OffsetAudit(self.source, self.target, readers) if self.keeps_offsets else None
-        self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take, audit=audit)
-        self._checks = ThreadPoolExecutor(1, "check")
+        with ExitStack() as opened:
+            self._gate = opened.enter_context(Gate(self.folder))
+            self._writers = opened.enter_context(Writers(self.source, topic_partitions, load=self.load, seed=self.seed))
+            java = opened.enter_context(JavaReader(self.folder))
+            readers = {"librdkafka": read_with_librdkafka, "Java client": java.read}
+            audit = OffsetAudit(self.source, self.target, readers) if self.keeps_offsets else None
+            self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take, audit=audit)
+            self._open_checks(opened)
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._opened.__exit__(kind, error, trace)
+
+    def _open_checks(self, opened: ExitStack) -> None:
+        """Open what ends first: the checks, and before these the runs."""
+        self._checks = opened.enter_context(ThreadPoolExecutor(1, "check"))
+        opened.callback(self._kill_runs)
+
+    def _kill_runs(self) -> None:
         for run in self._runs:
             run.kill()
-        self._checks.shutdown()
-        self._java.__exit__(kind, error, trace)
-        self._writers.__exit__(kind, error, trace)
-        self._gate.__exit__(kind, error, trace)
 
     @property
     def topics(self) -> Mapping[str, int]:

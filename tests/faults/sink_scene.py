@@ -7,11 +7,10 @@ import random
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -96,15 +95,11 @@ class SinkScene(Scene):
         self._topic = Topic(Network.of(self).clusters[TARGET], self.name, self.tables)
         self._histories = [QueryHistory(name, [self.checkpoint / name]) for name in self.names]
         self.write_conf()
-        self._gate = Gate(self.folder).__enter__()
-        self._checks = ThreadPoolExecutor(1, "check")
+        with ExitStack() as opened:
+            self._gate = opened.enter_context(Gate(self.folder))
+            self._open_checks(opened)
+            self._opened = opened.pop_all()
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for run in self._runs:
-            run.kill()
-        self._checks.shutdown()
-        self._gate.__exit__(kind, error, trace)
 
     @property
     def names(self) -> Sequence[str]:
