@@ -117,7 +117,7 @@ def run_until_done(
     chance = random.Random(choice)
     for _ in range(MOST_REMEDIES):
         error = world.run(Life(), during)
-        if error is None:
+        if error is None or _is_nothing_left(world, error):
             world.check(is_final=is_final and not during)
             return
         during = None
@@ -127,6 +127,11 @@ def run_until_done(
         world.remedies += 1
         world.events.append(f"{remedy} <- {type(error).__name__}: {error}")
     raise FindingError(f"no remedy helps: {world.events[-1]}")
+
+
+def _is_nothing_left(world: World, error: MirrorError) -> bool:
+    """Return whether the run ended because no topic matches, and none does: all are deleted or excluded."""
+    return "no topic of the source matches" in str(error) and world.source.topic_ids().keys() <= world.settings.excluded
 
 
 @dataclass(frozen=True)

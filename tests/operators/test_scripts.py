@@ -154,6 +154,7 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         OTHER_PRODUCER,
         SHORTER_TARGET,
         (SetOffsets("preserved"), Run(59), Write(1, 1, 3), DeleteRecords(1, 2, 60), ForeignWrite(1, 1)),
+        (DeleteTopic(0), DeleteTopic(1), Run(), CreateTopic(1, 1), Write(1, 0, 1), Run()),
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:
