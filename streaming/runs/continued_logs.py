@@ -16,9 +16,10 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved import (
     ExistingLog,
     continued_rows,
-    problem_of_comparison,
+    problem_of_differences,
     problem_of_ends,
     problem_of_later_end,
+    problem_without_records,
 )
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from shallow_mirror.verify import ClusterReader, compare_logs
@@ -87,11 +88,14 @@ class ContinuedLogs:
         """Return the rows of each log, by target partition. Raises ConfigError if one differs from the source."""
         offsets = counted(sum(log.end - log.compared_from for log in logs), "offset")
         self._start_step("comparing logs that are continued", f": {counted(len(logs), 'partition')}, {offsets} on both clusters")
+        comparisons = {log: compare_logs(source, target, log.source, log.target, log.end, lambda _position: None) for log in logs}
+        # Records show that both are logs of one topic. A partition that has none follows those that have.
+        shown_topics = {log.target.topic for log, compared in comparisons.items() if compared.record_count}
         rows, problems = {}, list[str | None]()
-        for log in logs:
-            compared = compare_logs(source, target, log.source, log.target, log.end, lambda _position: None)
-            sentences = [difference.sentence for difference in compared.differences]
-            problem = problem_of_comparison(log, compared.record_count, sentences)
+        for log, compared in comparisons.items():
+            problem = problem_of_differences(log, [difference.sentence for difference in compared.differences])
+            if problem is None and log.target.topic not in shown_topics:
+                problem = problem_without_records(log)
             problems.append(problem)
             if problem is not None:
                 continue

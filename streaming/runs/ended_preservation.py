@@ -242,6 +242,14 @@ class EndedPreservation:
                 f"target partition {target_key} has records of another producer from offset {log.others_from} on, and source "
                 f"partition {source_key} begins at {view.log_start}: whether they are copies is not known. {_INSTEAD}"
             )
+        # The sequence of a batch of the mirror shows that it has written all offsets below. Without one behind the deleted
+        # records they may be another producer's, and what the source has there was never copied.
+        if start < log.start >= log.end and view.log_start < log.start:
+            raise ConfigError(
+                f"topics.offsets: {log.source.topic} was preserved until now, and target partition {target_key} begins at "
+                f"{log.start}, behind what was decided ({start}): whether the deleted records were copies is not known. "
+                f"{_INSTEAD}"
+            )
         compared = compare_logs(source, target, source_key, target_key, log.end, lambda _position: None, start=start)
         if compared.differences:
             raise ConfigError(

@@ -77,6 +77,11 @@ def translate_offsets(world: World, _error: MirrorError) -> str:
     return "topics.offsets: translated"
 
 
+def copy_what_is_held_as_well(world: World, error: MirrorError) -> str:
+    world.leave_copies()
+    return translate_offsets(world, error)
+
+
 def delete_target_topics(world: World, error: MirrorError) -> str:
     named = sorted(set(re.findall(r"target partition (\S+)-\d+ is not new", str(error))))
     for topic in named:
@@ -173,7 +178,11 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (BatchRefusedError, "write.on_refused: quarantine", quarantine_refused),
     (ConfigError, "Set compression.type=producer on it", set_compression),
     (ConfigError, "Mirror the topic to a new one (topics.target_name) with topics.offsets: preserved", name_new_target_topics),
-    (ConfigError, "or use topics.offsets: translated, which appends to it", translate_offsets),
+    (
+        ConfigError,
+        "or use topics.offsets: translated, which copies all of it, also what the target holds already",
+        copy_what_is_held_as_well,
+    ),
     (ConfigError, "add partitions to the target topic", add_target_partitions),
     (ConfigError, "(they are matched by number), or exclude", exclude_topic),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
         INSTEAD as INSTEAD,
         ExistingLog as ExistingLog,
         continued_rows as continued_rows,
-        problem_of_comparison as problem_of_comparison,
+        problem_of_differences as problem_of_differences,
         problem_of_ends as problem_of_ends,
         problem_of_later_end as problem_of_later_end,
+        problem_without_records as problem_without_records,
     )
     from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords as HeldRecords
     from shallow_mirror.sinks.kafka.preserved.log_guard import (

@@ -14,7 +14,7 @@ from shallow_mirror.types import OffsetRange, SegmentKind, TopicPartition
 
 INSTEAD = (
     "Mirror the topic to a new one (topics.target_name) with topics.offsets: preserved, or use topics.offsets: translated, "
-    "which appends to it"
+    "which copies all of it, also what the target holds already"
 )
 
 
@@ -59,20 +59,23 @@ def problem_of_ends(log: ExistingLog) -> str | None:
     return None
 
 
-def problem_of_comparison(log: ExistingLog, record_count: int, differences: Sequence[str]) -> str | None:
+def problem_of_differences(log: ExistingLog, differences: Sequence[str]) -> str | None:
     """Return why a log cannot be continued after its records were compared. `differences`: a sentence for each."""
-    if differences:
-        more = f" (and {len(differences) - 1:,} more differences)" if len(differences) > 1 else ""
-        return (
-            f"target partition {log.target} cannot be continued, it does not hold what source partition {log.source} has at the "
-            f"same offsets: {differences[0]}{more}. What only the target has was never mirrored to the source. {INSTEAD}"
-        )
-    if record_count == 0:
-        return (
-            f"target partition {log.target} cannot be continued: from offset {log.compared_from} to {log.end} neither side has a "
-            f"record that could be compared. {INSTEAD}"
-        )
-    return None
+    if not differences:
+        return None
+    more = f" (and {len(differences) - 1:,} more differences)" if len(differences) > 1 else ""
+    return (
+        f"target partition {log.target} cannot be continued, it does not hold what source partition {log.source} has at the "
+        f"same offsets: {differences[0]}{more}. What only the target has was never mirrored to the source. {INSTEAD}"
+    )
+
+
+def problem_without_records(log: ExistingLog) -> str:
+    """Return why a log without records cannot be continued, if no other log of its topic had a record to compare."""
+    return (
+        f"target partition {log.target} cannot be continued: from offset {log.compared_from} to {log.end} neither side has a "
+        f"record that could be compared, and no other partition of the topic has. {INSTEAD}"
+    )
 
 
 def problem_of_later_end(log: ExistingLog, end: int) -> str | None:
@@ -93,6 +96,8 @@ def continued_rows(
     `holes`: offsets without a record, ascending. Counts are in the first row that was compared.
     """
     rows = []
+    if not record_count:
+        holes = [OffsetRange(log.compared_from, log.end)]
     for start, end, kind in _ranges(log, holes):
         is_data = kind is SegmentKind.DATA
         segment = replace(

@@ -72,7 +72,7 @@ class TwoLogs:
         self.source, self.target, self._folder = source, target, folder
         for cluster in (source, target):
             for topic in (ORDERS, LOGS):
-                cluster.create_topic(topic)
+                cluster.create_topic(topic, 2)
 
     def hold(self, source: Sequence[bytes], target: Sequence[bytes]) -> None:
         for cluster, batches in ((self.source, source), (self.target, target)):
@@ -84,13 +84,13 @@ class TwoLogs:
         offsets = {ORDERS: "continued", LOGS: "translated"}
         return config(self._folder, self.source.bootstrap, self.target.bootstrap, [".*"], topics={"offsets": offsets})
 
-    def first_rows(self, *topics: str) -> tuple[DecidedSegment, ...]:
-        starts = {SourcePartition(topic, "west-id", 0): 0 for topic in topics}
-        return first_rows_at(starts, lambda source: TargetPartition(source.topic, "east-id", 0))
+    def first_rows(self, *topics: str, partitions: int = 1) -> tuple[DecidedSegment, ...]:
+        starts = {SourcePartition(topic, "west-id", number): 0 for topic in topics for number in range(partitions)}
+        return first_rows_at(starts, lambda source: TargetPartition(source.topic, "east-id", source.partition))
 
-    def rows(self, *topics: str) -> tuple[DecidedSegment, ...]:
+    def rows(self, *topics: str, partitions: int = 1) -> tuple[DecidedSegment, ...]:
         logs = ContinuedLogs(self.config, lambda _step, _detail: None, lambda: Deadline.after_ms(10_000, time.monotonic))
-        return logs.with_existing(self.first_rows(*(topics or (ORDERS,))))
+        return logs.with_existing(self.first_rows(*(topics or (ORDERS,)), partitions=partitions))
 
 
 @pytest.fixture
@@ -216,6 +216,15 @@ def test_without_an_offset_that_both_have_there_is_no_evidence(logs: TwoLogs, so
 def test_offsets_without_records_are_no_evidence(logs: TwoLogs) -> None:
     logs.hold((filler(0, 4), written(4, 4)), (written(0, 3, attributes=IN_TXN), marker(3, 0, APPLICATION)))
     assert "from offset 0 to 4 neither side has a record that could be compared" in refusal(logs)
+
+
+def test_a_log_without_records_is_continued_if_another_partition_shows_that_both_are_one_topic(logs: TwoLogs) -> None:
+    logs.hold((filler(0, 4), written(4, 4)), (written(0, 3, attributes=IN_TXN), marker(3, 0, APPLICATION)))
+    logs.source.seed((ORDERS, 1), *MIRRORED)
+    logs.target.seed((ORDERS, 1), *ORIGINAL)
+    rows = logs.rows(partitions=2)
+    assert {row.segment.source.partition: row.segment.source_end for row in rows} == {0: 4, 1: 8}
+    assert decided_ranges([row for row in rows if row.segment.source.partition == 0]) == [(GAP, 0, 4, None)]
 
 
 def test_a_log_that_grows_while_it_is_compared_has_another_writer(logs: TwoLogs) -> None:

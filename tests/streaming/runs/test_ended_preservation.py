@@ -187,6 +187,22 @@ def test_what_the_source_no_longer_has_counts_by_its_producer(log: EndedLog) -> 
     assert decided_ranges(log.rows(0)) == [(DATA, 0, 6, 0), (DATA, 6, 8, 6)]
 
 
+def test_what_the_target_deleted_in_front_of_a_batch_of_the_mirror_was_the_mirrors(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    log.target.log(ORDERS, 0).log_start_offset = 6
+    assert decided_ranges(log.rows(3)) == [(DATA, 3, 8, 3)]
+
+
+def test_deleted_records_of_an_unknown_producer_do_not_count_as_copied(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), written(0, 3), written(3, 2, producer_id=APPLICATION, first="foreign "))
+    log.target.log(ORDERS, 0).log_start_offset = 5
+    with pytest.raises(
+        ConfigError, match=r"begins at 5, behind what was decided \(3\): .*is not known\. Mirror the topic to a new"
+    ):
+        log.rows(3)
+    assert decided_ranges(log.rows(5)) == []
+
+
 @pytest.mark.parametrize("position", [0, 3])
 def test_records_of_the_mirror_behind_those_of_another_producer_are_not_copied_a_second_time(
     log: EndedLog, position: int
