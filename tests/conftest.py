@@ -172,6 +172,18 @@ def inline_streams() -> Iterator[Any]:
 
 
 @pytest.fixture
+def micro_batch_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mirrors run without Structured Streaming, which takes twice as long to start: for tests whose subject it is not.
+
+    `make sparks CROSS=1` says how they run, and runs them both ways.
+    """
+    from tests.support.mirror_runs import MICRO_BATCHES
+
+    if MICRO_BATCHES not in os.environ:
+        monkeypatch.setenv(MICRO_BATCHES, "loop")
+
+
+@pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """Return a name of its own for every test, also between processes; the topic is not created."""
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]

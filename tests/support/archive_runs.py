@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from tests.support.mirror_runs import set_micro_batches
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
@@ -32,6 +33,7 @@ def document(source: str, include: Sequence[str], /, **groups: Any) -> dict[str,
         "tables": "tables",
         "trigger": "0 seconds",
     }
+    set_micro_batches(made)
     for name, value in groups.items():
         made[name] = made.get(name, {}) | value if isinstance(value, dict) else value
     return made

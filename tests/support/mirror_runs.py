@@ -32,9 +32,8 @@ PATIENCE_S = 120.0
 
 NO_TIME = -1
 
-MICRO_BATCHES = os.environ.get("TEST_MICRO_BATCHES", "auto")
-"""The setting `micro_batches` of every mirror: with `loop` all tests run without Structured Streaming. `auto`, the default, is
-left out: a release that is upgraded does not know the setting."""
+MICRO_BATCHES = "TEST_MICRO_BATCHES"
+"""The variable of the setting `micro_batches` of every mirror and archive: with `loop`, they run without Structured Streaming."""
 
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
@@ -49,11 +48,16 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
         "tables": "tables",
         "trigger": "0 seconds",
     }
-    if MICRO_BATCHES != "auto":
-        made["micro_batches"] = MICRO_BATCHES
+    set_micro_batches(made)
     for name, value in groups.items():
         made[name] = made.get(name, {}) | value if isinstance(value, dict) else value
     return made
+
+
+def set_micro_batches(document: dict[str, Any]) -> None:
+    """Leave out `auto`, the default: a release that is upgraded does not know the setting."""
+    if (micro_batches := os.environ.get(MICRO_BATCHES, "auto")) != "auto":
+        document["micro_batches"] = micro_batches
 
 
 def config(folder: Path, source: str, target: str, include: Sequence[str], /, **groups: Any) -> MirrorConfig:

@@ -59,6 +59,7 @@ def test_an_archive_has_the_bytes_that_the_broker_has_and_continues_where_it_was
     assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 @pytest.mark.parametrize(
     "point",
     [pytest.param("task.stored", marks=pytest.mark.long), "done.RunSlots", pytest.param("done.Decide", marks=pytest.mark.long)],
@@ -112,6 +113,7 @@ def test_an_open_transaction_is_archived_once_it_has_ended(
     assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_and_described(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_
         assert described()[late] == (2, "7654321")
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_a_running_archive_deletes_what_its_retention_does_not_keep_and_the_commands_agree(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

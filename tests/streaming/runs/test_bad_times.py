@@ -21,7 +21,7 @@ from shallow_mirror.errors import DataLossError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("micro_batch_loop")]
 
 HASTE = {"request.timeout.ms": "3000"}
 

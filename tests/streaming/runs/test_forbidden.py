@@ -34,7 +34,7 @@ from shallow_mirror.preflight.findings import Level
 from shallow_mirror.streaming.runs.permissions import require_acls
 from shallow_mirror.verify import verify_mirror
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.usefixtures("micro_batch_loop")]
 
 GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

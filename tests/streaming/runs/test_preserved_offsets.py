@@ -40,7 +40,7 @@ from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import verify_mirror
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(240), pytest.mark.usefixtures("micro_batch_loop")]
 
 PRESERVED: dict[str, Any] = {"topics": {"offsets": {".*": "preserved"}}}
 

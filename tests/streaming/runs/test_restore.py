@@ -27,7 +27,7 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.restore.retention import lift_retention
 from shallow_mirror.verify import verify_restore
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.usefixtures("micro_batch_loop")]
 
 
 def values_of(bootstrap: str, topic: str) -> list[list[str]]:

@@ -22,7 +22,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.streaming.planning import planner_state
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400), pytest.mark.usefixtures("micro_batch_loop")]
 
 Samples = dict[tuple[str, str], float]
 

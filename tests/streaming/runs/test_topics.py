@@ -153,6 +153,7 @@ def test_records_without_a_key_are_copied_before_a_copy_is_compacted_and_by_the_
         assert read_values(target, topic) == ["without a key"]
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hold_up_a_start(
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
 ) -> None:
@@ -192,6 +193,7 @@ def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hol
     assert len(read_values(target, bulk)) == 40
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_refused_without(
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
