@@ -200,14 +200,15 @@ class TargetDataLossError(MirrorError):
 class PreservedLogDamagedError(MirrorError):
     """A target partition with preserved offsets holds something that this mirror or restore did not write, or at other offsets.
 
-    `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later. `is_displaced`:
-    records of this mirror are behind those of another writer. Translated offsets would copy them a second time.
+    `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later.
+    `is_translatable`: False if it is not known which records are copied, or if some are behind those of another writer:
+    translated offsets would copy them a second time, or leave them out.
     """
 
     topic_partition: TopicPartition
     offset: int
     detail: str
-    is_displaced: bool = False
+    is_translatable: bool = True
 
     def __post_init__(self) -> None:
         translated = (
@@ -219,7 +220,7 @@ class PreservedLogDamagedError(MirrorError):
             "more is written "
             "to this partition. Find the other writer and take its Write permission away. Then delete the target topic and "
             "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables"
-            f"{'' if self.is_displaced else translated}"
+            f"{translated if self.is_translatable else ''}"
         )
 
 

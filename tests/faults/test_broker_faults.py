@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from tests.faults.broker_faults import Away, Blow, OneOfThree, OnlyBroker, Wall
 from tests.faults.cases import Case, assert_nothing_differs
 from tests.faults.mirror_process import WITHOUT_SPARK
 from tests.faults.network_faults import SOURCE, TARGET, NetworkScene
+from tests.faults.preserved_offsets import QUICK_ELECTIONS
 from tests.faults.rounds import BETWEEN_MICRO_BATCHES
 from tests.faults.steps import ANSWERED, DECIDED, ENDED, PRODUCED
 from tests.faults.three_brokers import KillOfThree, Role, ThreeBrokerScene
@@ -19,9 +20,12 @@ pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]
 AWAY_S = 15.0
 
 
-def assert_survived(folder: Path, cases: Sequence[Case], *, target_brokers: int = 1) -> None:
-    """Without a restart, and no record is lost or repeated."""
-    with NetworkScene(WITHOUT_SPARK, target_brokers, checks_meanwhile=False)(folder, "brokers", 1) as scene:
+def assert_survived(
+    folder: Path, cases: Sequence[Case], *, target_brokers: int = 1, properties: Mapping[str, str] | None = None
+) -> None:
+    """Without a restart, and no record is lost or repeated. `properties`: of all brokers."""
+    opened = NetworkScene(WITHOUT_SPARK, target_brokers, checks_meanwhile=False, properties=properties or {})
+    with opened(folder, "brokers", 1) as scene:
         assert set(assert_nothing_differs(scene, cases)) == {"went on"}
 
 
@@ -37,7 +41,7 @@ def test_the_only_broker_of_either_side_goes_and_comes_back(tmp_path: Path) -> N
 
 
 def test_a_target_of_three_brokers_loses_a_leader_and_coordinator_under_load(tmp_path: Path) -> None:
-    assert_survived(tmp_path, [(OneOfThree(TARGET, Blow.KILL), ANSWERED)], target_brokers=3)
+    assert_survived(tmp_path, [(OneOfThree(TARGET, Blow.KILL), ANSWERED)], target_brokers=3, properties=QUICK_ELECTIONS)
 
 
 @pytest.mark.long

@@ -135,13 +135,21 @@ class TargetLogs:
     def _require_own(self, partition: TargetPartition, log: TargetLog) -> None:
         """Raise PreservedLogDamagedError if a batch behind the position, of which the map does not know, is another writer's.
 
-        Such batches are those of a task whose micro-batch was not decided. They count as copied, so their headers are read, and
-        whether they are fillers is kept: the task may have read with another isolation level than this one.
+        Also if it may have been, and is deleted. Such batches are those of a task whose micro-batch was not decided. They count
+        as copied, so their headers are read, and whether they are fillers is kept: the task may have read with another isolation
+        level than this one.
         """
-        start = max(self._positions[partition], log.start)
+        key, producer_id = partition.topic_partition, self._producer_ids[partition]
+        position = self._positions[partition]
+        if log.producer is None and position < log.start == log.end:
+            detail = (
+                f"records were deleted up to {log.end}, and neither the map nor the broker knows whether this mirror or restore "
+                "has written them"
+            )
+            raise PreservedLogDamagedError(key, position, detail, is_translatable=False)
+        start = max(position, log.start)
         if start >= log.end:
             return
-        key, producer_id = partition.topic_partition, self._producer_ids[partition]
         undecided = self._undecided[partition] = []
         reader = RangeReader(
             self._target,

@@ -283,7 +283,7 @@ class PreservedWriter:
             if misplaced is not None:
                 wanted, offset = queue.offset(misplaced), base_offsets[misplaced]
                 detail = f"the batch of offset {wanted} was appended at {offset}"
-                raise PreservedLogDamagedError(target, min(wanted, offset), detail, is_displaced=True)
+                raise PreservedLogDamagedError(target, min(wanted, offset), detail, is_translatable=False)
             response.in_place[target] = len(base_offsets)
 
     def _require_settings(self, topics: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from tests.sinks.two_strict_clusters import Clusters, route_to
 
 from shallow_mirror.broker import Cluster, LogDescription, ProducerState
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import PreservedLogDamagedError, TargetDataLossError
+from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.preserved.log_guard import TargetLog
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
@@ -88,6 +88,21 @@ def test_another_writer_is_reported_where_the_leader_says_so_twice() -> None:
     _, logs = learned(log_until(42, 40), position=40, recorded_end=40)
     with pytest.raises(PreservedLogDamagedError, match="another producer writes to it"):
         logs.end_of(COPY)
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_deleted_records_behind_the_position_are_the_mirrors_only_if_its_producer_is_remembered(is_remembered: bool) -> None:
+    producer = ProducerState(P, 0, -1, NOW_MS, -1, 41) if is_remembered else None
+    _, logs = learned(TargetLog(42, 42, producer), position=40, recorded_end=40)
+    if not is_remembered:
+        with pytest.raises(
+            PreservedLogDamagedError, match=r"offsets from 40 on .* deleted up to 42, and neither the map nor"
+        ) as error:
+            logs.end_of(COPY)
+        assert "translated" not in str(error.value)
+    else:
+        with pytest.raises(RetriableError, match="was idle for so long"):
+            logs.end_of(COPY)
 
 
 @pytest.fixture
