@@ -174,6 +174,7 @@ def test_unfit_target_topics_are_refused_all_at_once_and_mirrored_once_they_are_
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_what_the_source_lost_is_named_and_the_rest_continues_once_it_is_excluded(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_log_start_at_a_batch_boundary_is_where_earliest_begins(
     assert OffsetMap.open(settings.tables).translate(clusters.name, 0, 2).exact
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_a_batch_that_is_too_large_for_the_target_stops_the_mirror_until_the_setting_is_raised(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
@@ -265,6 +267,7 @@ def is_at(settings: Any, positions: Any) -> bool:
     return bool(runs.positions(settings) == positions)
 
 
+@pytest.mark.usefixtures("micro_batch_loop")
 def test_a_target_topic_that_is_deleted_under_a_running_mirror_ends_it_before_the_next_decision(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
