@@ -31,6 +31,8 @@ _ALL_ON_TOPICS, _ALL_ON_CLUSTER = {3, 4, 5, 6, 7, 8, 10, 11}, {5, 7, 8, 9, 10, 1
 def respond(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
     if request.api in state.not_offered:
         raise UnreadableRequestError(f"{request.api} is not offered")
+    if request.body.version > VERSIONS[request.api] and not state.is_newest:
+        raise UnreadableRequestError(f"{request.api} version {request.body.version} is not offered")
     return _HANDLERS[request.api](state, node_id, request.body, change)
 
 

@@ -33,7 +33,7 @@ class ClusterState:
         self.coordinator_nodes = {GROUP: 1, TXN: 1}
         self.coordinators_exist = True
         self.is_newest = True
-        """Offers what not every supported broker does: Fetch by topic id."""
+        """Offers what not every supported broker does: Fetch by topic id, OffsetFetch of several groups."""
         self.not_offered: frozenset[str] = frozenset()
         """Requests that an older broker does not know."""
         self.auto_created: list[str] = []

@@ -45,7 +45,7 @@ _MODULES = {
     "SaslHandshake": (sasl, 1),
 }
 VERSIONS = {api: version for api, (_, version) in _MODULES.items()}
-NEWER_VERSIONS = {"Fetch": (13,), "ListOffsets": (8,)}
+NEWER_VERSIONS = {"Fetch": (13,), "ListOffsets": (8,), "OffsetFetch": (8,)}
 """Asked for where a broker offers them."""
 OLDER_VERSIONS = {"Fetch": (10,)}
 """Asked for to be answered by the leader itself: requests without a rack. Without tags."""

@@ -9,7 +9,7 @@ from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import GROUP, TXN, ClusterState
 from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Committed, PartitionKey, Txn
-from tests.fakes.kafka_codec import response_type
+from tests.fakes.kafka_codec import VERSIONS, response_type
 from tests.fakes.record_rules import RefusedError
 
 
@@ -223,32 +223,57 @@ def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> A
     return response_type("Heartbeat")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
-def _asked_partitions(state: ClusterState, body: Any) -> dict[str, list[int]]:
-    """Partitions by topic; all that the group has an offset of where no topics are named."""
-    if body.topics is not None:
-        return {topic.name: list(topic.partition_indexes) for topic in body.topics}
-    indices: dict[str, list[int]] = {}
-    for group, (name, index) in state.groups.offsets:
-        if group == body.group_id:
-            indices.setdefault(name, []).append(index)
-    return indices
-
-
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = response_type("OffsetFetch")
-    topic = response.OffsetFetchResponseTopic
+    """Of one group; from version 8 on of several, each with an error code of its own: `only` may name it, with partition -1."""
+    response = response_type("OffsetFetch", body.version)
+    throttle_ms = change.throttle_ms
+    if body.version == VERSIONS["OffsetFetch"]:
+        topic = response.OffsetFetchResponseTopic
+        code, asked = _asked_of_group(state, node_id, body.group_id, body.topics, change)
+        topics = _fetched_topics(state, body.group_id, asked, topic, topic.OffsetFetchResponsePartition, body, change)
+        return response(throttle_time_ms=throttle_ms, topics=topics, error_code=code)
+    group = response.OffsetFetchResponseGroup
+    topic = group.OffsetFetchResponseTopics
+    groups = []
+    for requested in body.groups:
+        code, asked = _asked_of_group(state, node_id, requested.group_id, requested.topics, change)
+        part = topic.OffsetFetchResponsePartitions
+        topics = _fetched_topics(state, requested.group_id, asked, topic, part, body, change)
+        groups.append(group(group_id=requested.group_id, topics=topics, error_code=code))
+    return response(throttle_time_ms=throttle_ms, groups=groups)
+
+
+def _asked_of_group(
+    state: ClusterState, node_id: int, group: str, topics: Any, change: Change
+) -> tuple[int, dict[str, list[int]]]:
+    """Return the group's error code, and its partitions by topic: all that it has an offset of where no topics are named."""
+    code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id), (group, -1))
+    if code:
+        return code, {}
+    if topics is not None:
+        return 0, {topic.name: list(topic.partition_indexes) for topic in topics}
+    indices: dict[str, list[int]] = {}
+    for owner, (name, index) in state.groups.offsets:
+        if owner == group:
+            indices.setdefault(name, []).append(index)
+    return 0, indices
+
+
+def _fetched_topics(
+    state: ClusterState, group: str, asked: dict[str, list[int]], topic: Any, part: Any, body: Any, change: Change
+) -> list[Any]:
     none = Committed(-1, "")
 
     def offset_of(topic_partition: PartitionKey) -> Committed:
-        if body.require_stable and state.groups.is_unstable(body.group_id, topic_partition):
+        if body.require_stable and state.groups.is_unstable(group, topic_partition):
             raise RefusedError(88)
-        return state.groups.offsets.get((body.group_id, topic_partition), none)
+        return state.groups.offsets.get((group, topic_partition), none)
 
     def answered(topic_partition: PartitionKey) -> Any:
         forced = change if change.only is not None else Change()
         code, committed, _ = attempt(forced, lambda: offset_of(topic_partition), topic_partition)
         committed = none if committed is None or code else committed
-        return topic.OffsetFetchResponsePartition(
+        return part(
             partition_index=topic_partition[1],
             committed_offset=committed.offset,
             committed_leader_epoch=-1,
@@ -256,13 +281,7 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
             error_code=code,
         )
 
-    code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
-    asked = {} if code else _asked_partitions(state, body)
-    return response(
-        throttle_time_ms=change.throttle_ms,
-        topics=[topic(name=name, partitions=[answered((name, index)) for index in indexes]) for name, indexes in asked.items()],
-        error_code=code,
-    )
+    return [topic(name=name, partitions=[answered((name, index)) for index in indexes]) for name, indexes in asked.items()]
 
 
 def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:

@@ -16,6 +16,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.wire.protocol import (
     TopicNames,
     WireError,
+    group_offsets,
     list_offsets,
     parse_fetch_response,
     parse_leader_fetch_response,
@@ -42,6 +43,11 @@ def produce(data: bytes) -> None:
 def latest_offsets(data: bytes) -> None:
     offsets = list_offsets.parse_offsets(memoryview(data))
     assert offsets is None or sum(entries.nbytes for _, entries in offsets) <= len(data)
+
+
+def offsets_of_groups(data: bytes) -> None:
+    groups = group_offsets.parse_offsets_of_groups(memoryview(data))
+    assert 20 * sum(len(group.offsets) for group in groups.values()) <= len(data)
 
 
 def call(api: str, data: bytes) -> None:
@@ -93,6 +99,12 @@ RESPONSES = [
     Target("fetch from the leader alone", [leader_fetch_response()], fetch_from_leader, (WireError,)),
     Target(
         "latest offsets", [b"\x00\x00\x00\x01" + response for response in responses("ListOffsets")], latest_offsets, (WireError,)
+    ),
+    Target(
+        "offsets of groups",
+        [b"\x00\x00\x00\x01" + response for response in responses("OffsetFetchOfGroups")],
+        offsets_of_groups,
+        (WireError,),
     ),
     Target("produce", [*_golden("produce-"), produce_response()], produce, (WireError,)),
     Target("frames", [response_frame(1, b"abc") + response_frame(2, b"")], frames, (RetriableError,)),

@@ -16,7 +16,7 @@ from tests.security.certificates import Authority
 from tests.support.deadlines import deadline, wait_until
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker import Cluster, ConsumerGroups, delete_groups, delete_topic_by_id
+from shallow_mirror.broker import Cluster, ConsumerGroups, CoordinatorKind, delete_groups, delete_topic_by_id
 from shallow_mirror.broker.admin import (
     TopicSpec,
     add_partitions,
@@ -190,6 +190,39 @@ def test_groups_are_deleted_once_they_have_offsets(mighty: Cluster, topic_name: 
     delete_groups(mighty, [group, f"{group}-missing"], deadline(30_000))
     assert group not in groups.listed(deadline(30_000))
     delete_topics(mighty, [topic_name], deadline(30_000))
+
+
+def test_offsets_of_many_groups_are_those_of_each_group_alone(
+    secured: Secured, mighty: Cluster, poor: Cluster, topic_name: str
+) -> None:
+    """With one request from Kafka 3.0 on, and with one for each group before."""
+    ensure_topics(mighty, [TopicSpec(topic_name, 3, 1, {})], deadline(30_000))
+    wait_until(lambda: existing(mighty, [topic_name]) == {topic_name: 3})
+    groups, names = ConsumerGroups(mighty, "cluster"), [f"{topic_name}-{number}" for number in range(5)]
+    offsets = {
+        name: {TopicPartition(topic_name, at): (10 * number + at, "note" * (at % 2)) for at in range(number % 3 + 1)}
+        for number, name in enumerate(names)
+    }
+    begun_commits = groups.begin_commits(offsets, deadline(30_000), ("one", "two"))
+    for name in names:
+        assert groups.commit(name, offsets[name], deadline(30_000), begun=begun_commits[name]) == {}
+    begun = groups.begin_committed([*names, f"{topic_name}-missing"], deadline(30_000), ("one", "two"))
+    assert len({id(begun[name]) for name in names}) == (len(names) if secured.release is OLDEST else 1)
+    for name in names:
+        fetched = groups.committed(name, deadline(30_000), begun=begun[name])
+        assert {offset.topic_partition: (offset.offset, offset.metadata) for offset in fetched} == offsets[name]
+        assert groups.committed(name, deadline(30_000)) == fetched
+    missing = f"{topic_name}-missing"
+    assert groups.committed(missing, deadline(30_000), begun=begun[missing]) == ()
+    hidden = ConsumerGroups(poor, "cluster")
+    for name in names:
+        node_id = mighty.known_coordinator(CoordinatorKind.GROUP, name)
+        assert node_id is not None
+        poor.learn_coordinator(CoordinatorKind.GROUP, name, node_id)
+    for name in names:
+        begun = hidden.begin_committed(names, deadline(30_000), ("one",))
+        with pytest.raises(ConfigError, match=f"reading the offsets of group {name}: GROUP_AUTHORIZATION_FAILED"):
+            hidden.committed(name, deadline(30_000), begun=begun[name])
 
 
 def test_acls_are_created_read_and_deleted_and_refusals_returned(secured: Secured, topic_name: str) -> None:

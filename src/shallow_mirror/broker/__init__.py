@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         write_group_note as write_group_note,
     )
     from shallow_mirror.broker.admin.group_admin import delete_groups as delete_groups
+    from shallow_mirror.broker.admin.group_requests import BegunCommit as BegunCommit, BegunOffsets as BegunOffsets
     from shallow_mirror.broker.admin.topic_admin import delete_topic_by_id as delete_topic_by_id
     from shallow_mirror.broker.cluster.cluster import Cluster as Cluster
     from shallow_mirror.broker.cluster.cluster_metadata import (

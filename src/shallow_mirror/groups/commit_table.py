@@ -74,6 +74,9 @@ class GroupPartitionCommits:
 
     def settle(self, offset: int) -> None:
         """Forget what is at the target: this offset, and those before it."""
+        if self.unsynced and self.unsynced[-1].offset <= offset:
+            self.unsynced = []
+            return
         self.unsynced = [logged for logged in self.unsynced if logged.offset > offset]
 
 
@@ -111,7 +114,7 @@ class CommitTable:
 
         Raises WireError for a damaged key.
         """
-        entries, skipped, pending = self._entries, self._skipped, self._pending
+        entries, skipped, pending, new = self._entries, self._skipped, self._pending, tuple.__new__
         commit_count = other_count = 0
         for key, logged_at, at_ms, offset, value in rows:
             entry = entries.get(key)
@@ -120,7 +123,13 @@ class CommitTable:
             elif producer_id is not None:
                 pending[log_partition, producer_id][key] = LoggedOffset(offset, at_ms, value), logged_at
             elif entry is not None and offset >= 0:
-                entry.add(LoggedOffset(offset, at_ms, value), logged_at)
+                # Nearly all records come here: an offset above those before takes no call of Python.
+                logged, unsynced = new(LoggedOffset, (offset, at_ms, value)), entry.unsynced
+                if len(unsynced) < MOST_UNSYNCED and (not unsynced or unsynced[-1][0] < offset):
+                    entry.newest, entry.logged_at = logged, logged_at
+                    unsynced.append(logged)
+                else:
+                    entry.add(logged, logged_at)
                 commit_count += 1
             else:
                 self._commit(key, LoggedOffset(offset, at_ms, value), logged_at)

@@ -70,38 +70,28 @@ def evaluate(
     commit: SourceCommit, translator: CommitTranslator, lines: Mapping[SourcePartition, Line], clusters: Clusters, side: Side
 ) -> GroupPartition:
     """Evaluate an offset, without `repeats`, which needs a second pass over the map, and without the state of the group there."""
-    result = GroupPartition(
-        group=commit.group,
-        topic_partition=commit.topic_partition,
-        offset=commit.offset,
-        metadata=commit.metadata,
-        source=commit.source,
-        outcome=Outcome.NOT_MIRRORED,
-        reason=commit.reason or None,
-    )
     if commit.source is None:
-        return result
+        return _result(commit, Outcome.NOT_MIRRORED, commit.reason or None)
     if commit.offset is None:
-        return result._replace(
-            outcome=Outcome.PENDING, reason="a transaction of the group that commits this offset is open: try again"
-        )
+        return _result(commit, Outcome.PENDING, "a transaction of the group that commits this offset is open: try again")
     line = lines.get(commit.source)
     if line is None:
-        return _without_line(result, commit.source, lines, clusters.forgotten_ids)
+        return _without_line(commit, commit.source, lines, clusters.forgotten_ids)
     origin_id = clusters.origin_ids.get(commit.topic_partition.topic)
     if side == "target" and origin_id is not None and origin_id != line.target.topic_id:
         # The offset is one of another log than that of which the map has rows.
-        return _created_again(result, origin_id, [line.target.topic_id])
+        return _created_again(commit, origin_id, [line.target.topic_id])
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
     if line.is_preserved:
-        return _evaluate_preserved(result, commit, translator, lines, clusters, side)
-    translated = translator.translate(Commit(commit.source, commit.offset))
+        return _evaluate_preserved(commit, translator, lines, clusters, side)
+    lookup = Commit(commit.source, commit.offset)
+    translated = translator.translate(lookup)
     start = clusters.other_starts.get(to_topic_partition, 0)
     to_offset = max(translated.offset, start)
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
-        return result._replace(to_topic_partition=to_topic_partition, outcome=Outcome.RECREATED, reason=problem)
+        return _result(commit, Outcome.RECREATED, problem, to_topic_partition)
     # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
@@ -113,33 +103,45 @@ def evaluate(
             f"nothing of this partition is copied yet, and {to_topic_partition} holds other records, {start:,} to {end - 1:,}: "
             "where the group continues is known when the first record is copied"
         )
-        waits_for = max(0, waits_for)
-        return result._replace(to_topic_partition=to_topic_partition, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
+        return _result(commit, Outcome.WAITS, reason, to_topic_partition, waits_for=max(0, waits_for))
     if waits_for > 0:
         reason = "beyond the end of the map: records before it are not mirrored yet"
-        return result._replace(
-            to_topic_partition=to_topic_partition,
-            to_offset=to_offset,
-            outcome=Outcome.WAITS,
-            waits_for=waits_for,
-            reason=reason,
-        )
+        return _result(commit, Outcome.WAITS, reason, to_topic_partition, to_offset, waits_for)
     missing = _missing(commit, translator, lines, clusters, side, start, translated)
     if missing is not None:
-        return result._replace(to_topic_partition=to_topic_partition, to_offset=to_offset, outcome=Outcome.LOST, reason=missing)
-    withheld = translator.withheld(Commit(commit.source, commit.offset)) if side == "source" else 0
-    return result._replace(
-        to_topic_partition=to_topic_partition,
-        to_offset=to_offset,
-        outcome=Outcome.TRANSLATED,
-        waits_for=0,
-        withheld=withheld,
-        reason=None,
+        return _result(commit, Outcome.LOST, missing, to_topic_partition, to_offset)
+    withheld = translator.withheld(lookup) if side == "source" else 0
+    return _result(commit, Outcome.TRANSLATED, None, to_topic_partition, to_offset, 0, withheld)
+
+
+def _result(
+    commit: SourceCommit,
+    outcome: Outcome,
+    reason: str | None,
+    to_topic_partition: TopicPartition | None = None,
+    to_offset: int | None = None,
+    waits_for: int | None = None,
+    withheld: int = 0,
+) -> GroupPartition:
+    return GroupPartition(
+        commit.group,
+        commit.topic_partition,
+        commit.offset,
+        commit.metadata,
+        outcome,
+        commit.source,
+        to_topic_partition,
+        to_offset,
+        None,
+        waits_for,
+        withheld,
+        None,
+        Step.NONE,
+        reason,
     )
 
 
 def _evaluate_preserved(
-    result: GroupPartition,
     commit: SourceCommit,
     translator: CommitTranslator,
     lines: Mapping[SourcePartition, Line],
@@ -156,10 +158,10 @@ def _evaluate_preserved(
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
     start, end = clusters.other_starts.get(to_topic_partition, 0), clusters.other_ends.get(to_topic_partition)
-    result = result._replace(to_topic_partition=to_topic_partition, to_offset=max(commit.offset, start), reason=None)
+    to_offset = max(commit.offset, start)
     problem = _other_problem(to_topic_partition, to_id, line.target_end if side == "source" else line.source_end, clusters)
     if problem is not None:
-        return result._replace(to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+        return _result(commit, Outcome.RECREATED, problem, to_topic_partition)
     known_end = line.position if end is None else end
     if commit.offset > known_end:
         reason = (
@@ -167,17 +169,15 @@ def _evaluate_preserved(
             if side == "source"
             else f"the log there ends at {known_end:,}: records that the group has read here are not copied back"
         )
-        return result._replace(
-            to_offset=max(known_end, start), outcome=Outcome.WAITS, waits_for=commit.offset - known_end, reason=reason
-        )
+        return _result(commit, Outcome.WAITS, reason, to_topic_partition, max(known_end, start), commit.offset - known_end)
     missing = _missing(commit, translator, lines, clusters, side, start, None)
     if missing is not None:
-        return result._replace(outcome=Outcome.LOST, reason=missing)
-    return result._replace(outcome=Outcome.TRANSLATED, waits_for=0)
+        return _result(commit, Outcome.LOST, missing, to_topic_partition, to_offset)
+    return _result(commit, Outcome.TRANSLATED, None, to_topic_partition, to_offset, 0)
 
 
 def _without_line(
-    result: GroupPartition,
+    commit: SourceCommit,
     source: SourcePartition,
     lines: Mapping[SourcePartition, Line],
     forgotten_ids: frozenset[str],
@@ -185,13 +185,13 @@ def _without_line(
     older = [mapped.topic_id for mapped in lines if mapped.topic_partition == source.topic_partition]
     # A start mirrors what has the name of forgotten topics only, as a new topic.
     if any(topic_id not in forgotten_ids for topic_id in older):
-        return _created_again(result, source.topic_id, older)
-    return result._replace(outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
+        return _created_again(commit, source.topic_id, older)
+    return _result(commit, Outcome.WAITS, "nothing of this partition is mirrored yet")
 
 
-def _created_again(result: GroupPartition, topic_id: str, known_ids: Sequence[str]) -> GroupPartition:
+def _created_again(commit: SourceCommit, topic_id: str, known_ids: Sequence[str]) -> GroupPartition:
     reason = f"the topic was deleted and created again (topic id {topic_id}), the map knows {', '.join(known_ids)} only"
-    return result._replace(outcome=Outcome.RECREATED, reason=reason)
+    return _result(commit, Outcome.RECREATED, reason)
 
 
 def _other_problem(to_topic_partition: TopicPartition, to_id: str, offset: int, clusters: Clusters) -> str | None:
@@ -256,14 +256,12 @@ def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool
         return partition._replace(has=has)
     assert partition.to_offset is not None
     if has == partition.to_offset:
-        return partition._replace(has=has, step=Step.IN_PLACE)
+        return partition.with_step(Step.IN_PLACE, has, partition.reason)
     if has is not None and has > partition.to_offset and not is_forced:
-        reason = f"the group continued there, to {has:,}: only --force moves it back"
-        return partition._replace(has=has, step=Step.FURTHER, reason=reason)
+        return partition.with_step(Step.FURTHER, has, f"the group continued there, to {has:,}: only --force moves it back")
     if not remote.is_free:
         clients = ", ".join(remote.clients[:3]) or "members"
-        reason = f"the group is active there ({clients}): stop its consumers first"
-        return partition._replace(has=has, step=Step.ACTIVE, reason=reason)
+        return partition.with_step(Step.ACTIVE, has, f"the group is active there ({clients}): stop its consumers first")
     if partition.to_topic_partition in remote.offsets and has is None:
-        return partition._replace(has=has, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
-    return partition._replace(has=has, step=Step.TO_COMMIT)
+        return partition.with_step(Step.REFUSED, has, "a transaction of the group there is open: try again")
+    return partition.with_step(Step.TO_COMMIT, has, partition.reason)

@@ -6,12 +6,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
+from shallow_mirror.broker import BegunCommit, BegunOffsets, Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
-from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
@@ -20,10 +19,10 @@ GROUP_LOG = "__consumer_offsets"
 """The topic in which coordinators log what groups commit."""
 
 AT_ONCE = 64
-"""Requests that are sent before the first response is received."""
-_CONNECTIONS = 4
-"""To each coordinator, for these: a broker answers one request of a connection after the other, and each commit is written
-before it is answered."""
+"""Groups whose requests are sent before the first response is received."""
+_PURPOSES = tuple(f"groups-{number}" for number in range(4))
+"""Of the connections to each coordinator, for these: a broker answers one request of a connection after the other, and each
+commit is written before it is answered."""
 
 
 class GroupClient:
@@ -50,14 +49,11 @@ class GroupClient:
         """Return whether `listed` leaves out groups without Describe permission: who may Describe the cluster sees all."""
         return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
-    def begin_committed(self, groups: Sequence[str], *, waits_for_txns: bool = True) -> dict[str, BegunRequest]:
+    def begin_committed(self, groups: Sequence[str], *, waits_for_txns: bool = True) -> dict[str, BegunOffsets]:
         """Send the requests for the offsets of at most AT_ONCE groups, for `finish_committed`."""
-        return {
-            group: self._groups.begin_committed(group, self._deadline(), _purpose(at), waits_for_txns=waits_for_txns)
-            for at, group in enumerate(groups)
-        }
+        return self._groups.begin_committed(groups, self._deadline(), _PURPOSES, waits_for_txns=waits_for_txns)
 
-    def finish_committed(self, group: str, begun: BegunRequest) -> tuple[CommittedOffset, ...]:
+    def finish_committed(self, group: str, begun: BegunOffsets) -> tuple[CommittedOffset, ...]:
         return self._groups.committed(group, self._deadline(), begun=begun)
 
     def committed(self, groups: Iterable[str], *, waits_for_txns: bool = True) -> dict[str, tuple[CommittedOffset, ...]]:
@@ -71,15 +67,12 @@ class GroupClient:
     def clients(self, group: str) -> tuple[str, ...]:
         return self._groups.clients(group, self._deadline())
 
-    def begin_commits(self, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]]) -> dict[str, BegunRequest]:
+    def begin_commits(self, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]]) -> dict[str, BegunCommit]:
         """Send the requests to commit the offsets of at most AT_ONCE groups, for `commit`."""
-        return {
-            group: self._groups.begin_commit(group, group_offsets, self._deadline(), _purpose(at))
-            for at, (group, group_offsets) in enumerate(offsets.items())
-        }
+        return self._groups.begin_commits(offsets, self._deadline(), _PURPOSES)
 
     def commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunRequest | None = None
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunCommit | None = None
     ) -> dict[TopicPartition, str]:
         """Return a sentence for each offset that was refused. `begun`: the same request was sent. Raises OutcomeUnknownError."""
         return self._groups.commit(group, offsets, self._deadline(), begun=begun)
@@ -141,7 +134,3 @@ class GroupClient:
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
-
-
-def _purpose(number: int) -> str:
-    return f"groups-{number % _CONNECTIONS}"

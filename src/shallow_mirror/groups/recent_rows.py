@@ -48,6 +48,7 @@ class RecentRows:
         if self._since is None or first <= self._since:
             add_rows(translator, offset_map, topics, first)
             return
-        for newest, rows in self._tables if topics else ():
-            if newest >= first:
-                translator.add(rows.filter(pc.greater_equal(rows.column("micro_batch"), first)))
+        recent = [rows for newest, rows in self._tables if newest >= first]
+        if recent and topics:
+            rows = pa.concat_tables(recent)
+            translator.add(rows.filter(pc.greater_equal(rows.column("micro_batch"), first)))

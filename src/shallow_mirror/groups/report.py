@@ -62,6 +62,10 @@ class GroupPartition(NamedTuple):
     step: Step = Step.NONE
     reason: str | None = None
 
+    def with_step(self, step: Step, has: int | None, reason: str | None) -> GroupPartition:
+        """Return it with other values of its last three fields: `_replace` takes several times as long."""
+        return GroupPartition._make((*self[:_HAS], has, step, reason))
+
     @property
     def is_left(self) -> bool:
         """Return whether it is of a mirrored topic, and not where it should be."""
@@ -79,6 +83,9 @@ class GroupPartition(NamedTuple):
             "outcome": self.outcome.value,
             "step": self.step.value,
         }
+
+
+_HAS = GroupPartition._fields.index("has")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

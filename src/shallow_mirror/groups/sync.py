@@ -213,11 +213,13 @@ class GroupSyncer:
     def _chosen(self, waiting: Sequence[GroupPartitionCommits]) -> Mapping[ReadPartition, _Chosen]:
         now, chosen = self._clock(), {}
         for entry in waiting:
+            if not entry.unsynced:
+                continue
             read_partition = entry.read_partition
             if self._held.get(read_partition, -math.inf) > now:
                 continue
             limit = self._limits.get(read_partition)
-            logged = entry.unsynced[-1] if limit is None and entry.unsynced else entry.covered(-1 if limit is None else limit)
+            logged = entry.unsynced[-1] if limit is None else entry.covered(limit)
             if logged is not None:
                 chosen[read_partition] = entry, logged
         return chosen

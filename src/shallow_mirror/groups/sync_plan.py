@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shallow_mirror import routing
-from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset, ListedGroup
+from shallow_mirror.broker import METADATA_TOO_LARGE, BegunCommit, BegunOffsets, CommittedOffset, ListedGroup
 from shallow_mirror.broker.produce import is_receipt
-from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
@@ -111,7 +110,7 @@ class GroupCommits:
                 )
             yield from self._commit_all(planned) if is_applied else planned.values()
 
-    def _remote_offsets(self, group: str, begun: BegunRequest) -> tuple[tuple[CommittedOffset, ...], str | None]:
+    def _remote_offsets(self, group: str, begun: BegunOffsets) -> tuple[tuple[CommittedOffset, ...], str | None]:
         """Return the offsets, and what to grant where the other cluster hides the group from us."""
         try:
             return self.other.finish_committed(group, begun), None
@@ -133,7 +132,7 @@ class GroupCommits:
         group: str,
         steps: Sequence[GroupPartition],
         offsets: Mapping[TopicPartition, tuple[int, str]],
-        begun: BegunRequest,
+        begun: BegunCommit,
     ) -> list[GroupPartition]:
         refused = self._try_to_commit(group, offsets, begun)
         # The offset matters more than what an application noted beside it.
@@ -147,14 +146,14 @@ class GroupCommits:
             if partition.step is not Step.TO_COMMIT or place is None:
                 committed.append(partition)
             elif place in refused:
-                committed.append(partition._replace(step=Step.REFUSED, reason=refused[place]))
+                committed.append(partition.with_step(Step.REFUSED, partition.has, refused[place]))
             else:
                 reason = f"committed without its metadata: {METADATA_TOO_LARGE}" if place in without_metadata else None
-                committed.append(partition._replace(step=Step.COMMITTED, has=partition.to_offset, reason=reason))
+                committed.append(partition.with_step(Step.COMMITTED, partition.to_offset, reason))
         return committed
 
     def _try_to_commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunRequest | None = None
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunCommit | None = None
     ) -> dict[TopicPartition, str]:
         """Return a sentence for each offset that was not committed."""
         try:
@@ -210,6 +209,8 @@ class GroupOffsets(GroupCommits):
         """Return the offsets with the incarnation of the source partition that each is of: none that is forgotten."""
         committed = list(committed)
         found = self._held_on_target(committed, offset_map) if self.side == "target" else self._held_on_source(committed)
+        if not forgotten.at_ms:
+            return found
         return [
             commit
             if commit.source is None or not forgotten.has(commit.source)

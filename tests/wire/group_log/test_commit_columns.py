@@ -23,6 +23,7 @@ from shallow_mirror.wire.protocol import WireError
 from shallow_mirror.wire.records import open_batch, record_layout, unpack_batch
 
 LOG = TopicPartition("__consumer_offsets", 7)
+TOPIC_ID = (0, bytes(range(16)))
 KEY = commit_key("billing", "orders", 0)
 
 _VALUES = st.none() | st.builds(
@@ -32,6 +33,7 @@ _VALUES = st.none() | st.builds(
     st.integers(0, 2**41),
     version=st.integers(0, 4),
     leader_epoch=st.integers(-1, 9),
+    tagged=st.sampled_from([(), (TOPIC_ID,), (TOPIC_ID, (1, b"later")), ((1, bytes(16)),), ((0, bytes(15)),)]),
 )
 _RECORDS = st.one_of(
     st.tuples(st.builds(commit_key, st.text(max_size=60), st.text(max_size=60), st.integers(0, 2**31 - 1)), _VALUES),
@@ -90,6 +92,22 @@ def test_the_metadata_of_a_value_is_kept_and_values_without_any_are_not() -> Non
     values = [commit_value(1), commit_value(2, "note"), None, commit_value(3, version=1)]
     commits = read([commit_batch(0, [(KEY, value) for value in values])])
     assert [value for *_, value in commits.rows(0, 4)] == [None, values[1], None, values[3]]
+
+
+def test_of_version_4_as_well_only_values_with_metadata_or_unknown_tags_are_kept() -> None:
+    plain = [commit_value(1, version=4), commit_value(2, version=4, tagged=[TOPIC_ID])]
+    kept = [
+        commit_value(3, "n", version=4),
+        commit_value(4, "n", version=4, tagged=[TOPIC_ID]),
+        commit_value(5, version=4, tagged=[(1, bytes(16))]),
+        commit_value(6, version=4, tagged=[(0, bytes(15))]),
+        commit_value(7, version=4, tagged=[TOPIC_ID, (1, b"")]),
+        commit_value(8, version=4) + b"\x00",
+        commit_value(9, version=4, tagged=[TOPIC_ID])[:-1],
+    ]
+    commits = read([commit_batch(0, [(KEY, value) for value in (*plain, *kept)])])
+    assert [value for *_, value in commits.rows(0, 9)] == [None, None, *kept]
+    assert commits.offsets == list(range(1, 10))
 
 
 @pytest.mark.parametrize("version", [5, 99, -1])

@@ -7,20 +7,24 @@ unavailable for a moment (librdkafka issue 5040), and a mirror may run in it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
+from shallow_mirror.broker.admin.group_requests import BegunCommit, BegunOffsets, begin_commits, begin_offsets
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.txn.coordinator_requests import BegunRequest, ask_coordinator
+from shallow_mirror.broker.produce.txn.coordinator_requests import LOOK_FOR_COORDINATOR, BegunRequest, ask_coordinator
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.protocol import group_offsets
 
 _METADATA_TOO_LARGE, _UNKNOWN_MEMBER, _UNSTABLE = 12, 25, 88
 METADATA_TOO_LARGE = "its metadata is larger than offset.metadata.max.bytes of that cluster"
@@ -41,8 +45,7 @@ MAX_NOTE_BYTES = 4000
 """Below the brokers' default of `offset.metadata.max.bytes`, 4096."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """The next offset to read. `offset` None: a transaction that commits one is not over yet."""
 
     topic_partition: TopicPartition
@@ -87,13 +90,19 @@ class ConsumerGroups:
                     self._cluster.learn_coordinator(CoordinatorKind.GROUP, group.group_id, node_id)
         return groups
 
-    def begin_committed(self, group: str, deadline: Deadline, purpose: str, *, waits_for_txns: bool = True) -> BegunRequest:
-        """Send the request of `committed`. `purpose`: of the connection."""
-        fields = {"group_id": group, "topics": None, "require_stable": waits_for_txns}
-        return BegunRequest(self._cluster, CoordinatorKind.GROUP, group, "OffsetFetch", fields, deadline, purpose=purpose)
+    def begin_committed(
+        self, groups: Sequence[str], deadline: Deadline, purposes: Sequence[str], *, waits_for_txns: bool = True
+    ) -> dict[str, BegunOffsets]:
+        """Send the requests of `committed` of many groups. `purposes`: of the connections to each coordinator."""
+        return begin_offsets(self._cluster, groups, deadline, purposes, waits_for_txns=waits_for_txns)
 
     def committed(
-        self, group: str, deadline: Deadline, *, waits_for_txns: bool = True, begun: BegunRequest | None = None
+        self,
+        group: str,
+        deadline: Deadline,
+        *,
+        waits_for_txns: bool = True,
+        begun: BegunOffsets | None = None,
     ) -> tuple[CommittedOffset, ...]:
         """Return the committed offsets in order of topic-partition.
 
@@ -101,29 +110,63 @@ class ConsumerGroups:
         `begun`: the same request was sent already.
         """
         with self._named():
-            response = self._ask(
-                group,
-                "OffsetFetch",
-                lambda response: int(response.error_code),
-                deadline,
-                group_id=group,
-                topics=None,
-                require_stable=waits_for_txns,
-                begun=begun,
-            )
-            self._raise_for(response.error_code, f"reading the offsets of group {group}")
-            return tuple(sorted(self._offsets(group, response), key=lambda committed: committed.topic_partition))
+            fetched, alone = None, None
+            if isinstance(begun, BegunRequest):
+                alone = begun
+            elif begun is not None:
+                fetched = self._fetched_together(group, begun, deadline)
+            if fetched is None:
+                fetched = self._fetched_alone(group, deadline, waits_for_txns, alone)
+            self._raise_for(fetched.error_code, f"reading the offsets of group {group}")
+            return tuple(sorted(self._offsets(group, fetched.offsets), key=attrgetter("topic_partition")))
 
-    def _offsets(self, group: str, response: Any) -> Iterator[CommittedOffset]:
-        for topic in response.topics:
-            for partition in topic.partitions:
-                topic_partition = TopicPartition(topic.name, partition.partition_index)
-                if partition.error_code == _UNSTABLE:
-                    yield CommittedOffset(topic_partition, None, "")
-                    continue
-                self._raise_for(partition.error_code, f"reading the offset of group {group} on {topic_partition}")
-                if partition.committed_offset >= 0:
-                    yield CommittedOffset(topic_partition, partition.committed_offset, partition.metadata or "")
+    def _fetched_together(
+        self, group: str, begun: BegunCall[dict[str, group_offsets.GroupOffsets]], deadline: Deadline
+    ) -> group_offsets.GroupOffsets | None:
+        """Return the response about a group among others; None if it has to be requested again, for this group alone."""
+        try:
+            fetched = begun.receive(deadline.sooner(self._cluster.config.request_timeout_ms)).get(group)
+        except RetriableError:
+            self._cluster.forget_coordinator(CoordinatorKind.GROUP, group)
+            return None
+        if fetched is None or fetched.error_code == 0:
+            return fetched
+        if fetched.error_code in LOOK_FOR_COORDINATOR:
+            self._cluster.forget_coordinator(CoordinatorKind.GROUP, group)
+        return None if error_class(fetched.error_code) in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN) else fetched
+
+    def _fetched_alone(
+        self, group: str, deadline: Deadline, waits_for_txns: bool, begun: BegunRequest | None
+    ) -> group_offsets.GroupOffsets:
+        response = self._ask(
+            group,
+            "OffsetFetch",
+            lambda response: int(response.error_code),
+            deadline,
+            group_id=group,
+            topics=None,
+            require_stable=waits_for_txns,
+            begun=begun,
+        )
+        offsets = [
+            group_offsets.FetchedOffset(
+                topic.name, partition.partition_index, partition.committed_offset, partition.metadata, partition.error_code
+            )
+            for topic in response.topics
+            for partition in topic.partitions
+        ]
+        return group_offsets.GroupOffsets(response.error_code, offsets)
+
+    def _offsets(self, group: str, fetched: Iterable[group_offsets.FetchedOffset]) -> Iterator[CommittedOffset]:
+        for topic, partition, offset, metadata, error_code in fetched:
+            topic_partition = TopicPartition(topic, partition)
+            if error_code == _UNSTABLE:
+                yield CommittedOffset(topic_partition, None, "")
+                continue
+            if error_code:
+                self._raise_for(error_code, f"reading the offset of group {group} on {topic_partition}")
+            if offset >= 0:
+                yield CommittedOffset(topic_partition, offset, metadata or "")
 
     def clients(self, group: str, deadline: Deadline) -> tuple[str, ...]:
         """Return client id and host of each member. Not of groups of the newer protocol (KIP-848)."""
@@ -139,12 +182,11 @@ class ConsumerGroups:
             self._raise_for(response.groups[0].error_code, f"describing group {group}")
             return tuple(f"{member.client_id} at {member.client_host.lstrip('/')}" for member in response.groups[0].members)
 
-    def begin_commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline, purpose: str
-    ) -> BegunRequest:
-        """Send the request of `commit`. `purpose`: of the connection."""
-        fields = _commit_fields(group, offsets)
-        return BegunRequest(self._cluster, CoordinatorKind.GROUP, group, "OffsetCommit", fields, deadline, purpose=purpose)
+    def begin_commits(
+        self, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]], deadline: Deadline, purposes: Sequence[str]
+    ) -> dict[str, BegunCommit]:
+        """Send the requests of `commit` of many groups. `purposes`: of the connections to each coordinator."""
+        return begin_commits(self._cluster, offsets, deadline, purposes)
 
     def commit(
         self,
@@ -152,14 +194,16 @@ class ConsumerGroups:
         offsets: Mapping[TopicPartition, tuple[int, str]],
         deadline: Deadline,
         *,
-        begun: BegunRequest | None = None,
+        begun: BegunCommit | None = None,
     ) -> dict[TopicPartition, str]:
         """Commit offset and metadata of each. Return a sentence for each that the cluster refused.
 
         The broker refuses offsets of a group that has members. `begun`: the same request was sent already. Raises
         OutcomeUnknownError if no answer came.
         """
-        fields = _commit_fields(group, offsets) if begun is None else begun.fields
+        if begun is not None and self._is_accepted(begun, deadline):
+            return {}
+        fields = _commit_fields(group, offsets)
         try:
             response = self._ask(group, "OffsetCommit", _worst_of_coordinator, deadline, begun=begun, **fields)
         except RetriableError as error:
@@ -171,8 +215,15 @@ class ConsumerGroups:
         }
         return {topic_partition: _refusal(code) for topic_partition, code in codes.items() if code}
 
+    def _is_accepted(self, begun: BegunCommit, deadline: Deadline) -> bool:
+        """Return whether all offsets were committed; other responses, and failures, are received once more."""
+        try:
+            return begun.receive(deadline.sooner(self._cluster.config.request_timeout_ms)) is None
+        except RetriableError:
+            return False
+
     def _ask(
-        self, group: str, api: str, code_of: Any, deadline: Deadline, *, begun: BegunRequest | None = None, **fields: Any
+        self, group: str, api: str, code_of: Any, deadline: Deadline, *, begun: BegunCall[Any] | None = None, **fields: Any
     ) -> Any:
         return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, begun=begun, **fields)
 

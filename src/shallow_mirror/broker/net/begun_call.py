@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from shallow_mirror.broker.net.connection import Connection
@@ -40,6 +40,12 @@ class BegunCall(Generic[_T]):
         except (RetriableError, BrokerTooOldError) as error:
             self._failure = error
 
+    def connection(self) -> Connection:
+        """Return the connection that it was sent over. Raises a failure of then."""
+        if self._failure is not None:
+            raise self._failure
+        return self._connection
+
     def receive(self, deadline: Deadline) -> _T:
         """Return the response. Raises RetriableError, also for a failure when it was sent, and BrokerTooOldError."""
         while not self._responses and self._failure is None:
@@ -68,3 +74,13 @@ class DecodedCall(BegunCall[Any]):
             lambda connection: send(connection, api, deadline, **fields),
             lambda connection, receiving: receive(connection, api, receiving),
         )
+
+
+def begin_together(
+    connect: Callable[[], Connection],
+    send: Callable[[Connection], object],
+    receives: Sequence[Callable[[Connection, Deadline], _T]],
+) -> list[BegunCall[_T]]:
+    """Begin several calls whose requests `send` sends in one write. `receives`: of each, in the order of the requests."""
+    first = BegunCall(connect, send, receives[0])
+    return [first, *(BegunCall(first.connection, lambda _: None, receive) for receive in receives[1:])]

@@ -105,6 +105,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "TxnOffsetCommit": (TxnOffsetCommitRequest, TxnOffsetCommitResponse, 3),
     "EndTxn": (EndTxnRequest, EndTxnResponse, 3),
     "OffsetFetch": (OffsetFetchRequest, OffsetFetchResponse, 7),
+    "OffsetFetchOfGroups": (OffsetFetchRequest, OffsetFetchResponse, 8),
     "DescribeConfigs": (DescribeConfigsRequest, DescribeConfigsResponse, 4),
     "DescribeProducers": (DescribeProducersRequest, DescribeProducersResponse, 0),
     "DescribeTransactions": (DescribeTransactionsRequest, DescribeTransactionsResponse, 0),
@@ -142,6 +143,7 @@ _SINCE = {
     "DescribeTransactions": "3.0",
     "ListTransactions": "3.0",
     "ListLocalOffsets": "3.5",
+    "OffsetFetchOfGroups": "3.0",
     "ListGroups": "2.6",
     "DeleteGroups": "2.4",
     "DeleteTopics": "2.8",
@@ -188,8 +190,7 @@ def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnsw
 
 def send(connection: Connection, api: str, deadline: Deadline, **fields: Any) -> None:
     """Send a request; each has to be followed by a `receive`, in the same order. Raises as `call`."""
-    if api in connection.missing_apis:
-        raise BrokerTooOldError(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
+    require_offered(connection, api)
     request_type, _, version = _USED[api]
     request = request_type[version](**fields)
     correlation_id = connection.next_correlation_id()
@@ -197,10 +198,20 @@ def send(connection: Connection, api: str, deadline: Deadline, **fields: Any) ->
     connection.send(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
 
 
+def require_offered(connection: Connection, api: str) -> None:
+    """Raise BrokerTooOldError if the broker does not offer the fixed version of a request that may be missing."""
+    if api in connection.missing_apis:
+        raise BrokerTooOldError(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
+
+
 def receive(connection: Connection, api: str, deadline: Deadline, *, last: LastAnswer | None = None) -> Any:
     """Return the response to the oldest request that was sent. Raises as `call`."""
+    return decode(connection, api, connection.receive(deadline), last=last)
+
+
+def decode(connection: Connection, api: str, frame: memoryview, *, last: LastAnswer | None = None) -> Any:
+    """Return a response that was received. Raises RetriableError, and closes the connection, if it cannot be decoded."""
     request_type, response_type, version = _USED[api]
-    frame = connection.receive(deadline)
     is_flexible = api != _ALWAYS_HEADER_0 and request_type[version].flexible_version_q(version)
     try:
         body = bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:])

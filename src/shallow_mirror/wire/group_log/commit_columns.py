@@ -1,6 +1,6 @@
 """Pure: the committed offsets in many opened batches of `__consumer_offsets`, as columns.
 
-Of a value only the offset is read, and whether there is metadata: nearly all are of version 3 and have none.
+Of a value only the offset is read, and whether there is metadata: nearly all are of version 3 or 4 and have none.
 """
 
 from __future__ import annotations
@@ -25,9 +25,29 @@ CommitRow = tuple[bytes, int, int, int, bytes | None]
 """Key, offset in the log, time in ms, committed offset, value: as in `CommitColumns`."""
 
 _TYPE = np.dtype(">i2")
-_VALUE = np.dtype([("version", ">i2"), ("offset", ">i8"), ("leader_epoch", ">i4"), ("metadata_bytes", ">i2"), ("at_ms", ">i8")])
-"""Of version 3, without metadata. Version and offset are those of any version."""
-_VALUE_VERSION = 3
+_FIELDS_OF_VALUE = {
+    "version": (">i2", 0),
+    "offset": (">i8", 2),
+    "metadata_bytes": (">i2", 14),
+    "compact_metadata_bytes": ("u1", 14),
+    "tag_count": ("u1", 23),
+    "tag": ("u1", 24),
+    "tag_bytes": ("u1", 25),
+}
+_VALUE = np.dtype(
+    {
+        "names": list(_FIELDS_OF_VALUE),
+        "formats": [layout for layout, _ in _FIELDS_OF_VALUE.values()],
+        "offsets": [start for _, start in _FIELDS_OF_VALUE.values()],
+        "itemsize": 26,
+    }
+)
+"""Where fields begin in a value without metadata: version and offset of any version, `metadata_bytes` of version 3, those behind
+it of version 4."""
+_VALUE_BYTES = 24
+"""Without metadata and tagged fields, of version 3 and 4."""
+_TOPIC_ID_TAG, _TOPIC_ID_BYTES = 0, 16
+_VALUE_WITH_TOPIC_ID_BYTES = _VALUE_BYTES + 2 + _TOPIC_ID_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +122,22 @@ def _read_values(block: bytes, values: Fields) -> tuple[list[int], list[bytes | 
         (unknown,) = values.take(np.flatnonzero(~is_known & ~is_null)[:1]).slices(block)
         assert unknown is not None
         parse_committed_offset(unknown)  # raises
-    has_no_metadata = (read["version"] == _VALUE_VERSION) & (values.length == _VALUE.itemsize) & (read["metadata_bytes"] == 0)
-    with_metadata = Fields(values.start, np.where(has_no_metadata, -1, values.length))
+    with_metadata = Fields(values.start, np.where(_have_no_metadata(read, values.length), -1, values.length))
     return np.where(is_null, -1, read["offset"]).tolist(), with_metadata.slices(block)
+
+
+def _have_no_metadata(read: npt.NDArray[np.void], length: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether each value is one of version 3 or 4 without metadata, and without tagged fields but the topic id."""
+    has_topic_id = (
+        (length == _VALUE_WITH_TOPIC_ID_BYTES)
+        & (read["tag_count"] == 1)
+        & (read["tag"] == _TOPIC_ID_TAG)
+        & (read["tag_bytes"] == _TOPIC_ID_BYTES)
+    )
+    has_no_tags = (length == _VALUE_BYTES) & (read["tag_count"] == 0)
+    is_plain_3 = (read["version"] == 3) & (length == _VALUE_BYTES) & (read["metadata_bytes"] == 0)
+    is_plain_4 = (read["version"] == 4) & (read["compact_metadata_bytes"] == 1) & (has_no_tags | has_topic_id)
+    return np.asarray(is_plain_3 | is_plain_4, np.bool_)
 
 
 def _structures(block: bytes, starts: npt.NDArray[np.int64], dtype: np.dtype[np.void] | np.dtype[np.int16]) -> npt.NDArray[Any]:

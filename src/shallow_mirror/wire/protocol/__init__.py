@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shallow_mirror.wire.protocol import fetch as fetch, list_offsets as list_offsets
+    from shallow_mirror.wire.protocol import fetch as fetch, group_offsets as group_offsets, list_offsets as list_offsets
     from shallow_mirror.wire.protocol.fetch import (
         NO_REPLICA as NO_REPLICA,
         FetchedPartition as FetchedPartition,

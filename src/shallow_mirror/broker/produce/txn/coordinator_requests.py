@@ -7,7 +7,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import NEW_TOPIC_PATIENCE_MS, Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall, DecodedCall
 from shallow_mirror.broker.net.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
@@ -24,7 +24,8 @@ from shallow_mirror.errors import (
     RetriableError,
 )
 
-_LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+"""Codes after which the coordinator has to be found again."""
 
 
 class BegunRequest(DecodedCall):
@@ -55,7 +56,7 @@ def ask_coordinator(
     code_of: Callable[[Any], int],
     deadline: Deadline,
     *,
-    begun: BegunRequest | None = None,
+    begun: BegunCall[Any] | None = None,
     brief: Collection[int] = (),
     **fields: Any,
 ) -> Any:
@@ -72,7 +73,7 @@ def ask_coordinator(
             else:
                 response = call(cluster.coordinator(kind, key, attempt), api, attempt, **fields)
             code = code_of(response)
-            if code in _LOOK_FOR_COORDINATOR:
+            if code in LOOK_FOR_COORDINATOR:
                 cluster.forget_coordinator(kind, key)
             if code == 0 or error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN):
                 return response
