@@ -179,6 +179,19 @@ def run(document: Mapping[str, Any], knock: Observer, session: Any, log_file: Pa
         )
         running.start(spark, query["source"])
         queries.append(running)
+    code = _exit_code(queries, is_stopped)
+    # Also behind an error: threads of a query that still runs would log to a standard error that the interpreter has closed.
+    is_held = not is_stopped.is_set() and not queries[0].has_ended()  # at the gate: it would not stop
+    for running in queries[is_held:]:
+        running.query.stop()
+        running.sink.close()
+    if session is None:
+        spark.stop()
+    sys.stderr.flush()
+    return code
+
+
+def _exit_code(queries: Sequence[RunningQuery], is_stopped: threading.Event) -> int:
     first, *neighbours = queries
     while not is_stopped.is_set():
         if first.has_ended():
@@ -188,10 +201,4 @@ def run(document: Mapping[str, Any], knock: Observer, session: Any, log_file: Pa
                 if not isinstance(neighbour.error, FencedError):
                     return neighbour.exit_code
                 neighbours.remove(neighbour)
-    for running in queries:
-        running.query.stop()
-        running.sink.close()
-    if session is None:
-        spark.stop()
-    sys.stderr.flush()
     return 0
