@@ -13,6 +13,7 @@ MICRO_BATCHES = [range(6), range(6, 12)]
 RIGHT = [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
+@pytest.mark.thorough
 def test_rounds_of_different_faults_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
     done, record_count, found = run_rounds(4, 1, tmp_path)
     assert (found, len(done)) == ([], 4)

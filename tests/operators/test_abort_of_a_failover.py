@@ -34,7 +34,7 @@ from shallow_mirror.migration.failover import (
 )
 from shallow_mirror.migration.session import owned_log
 
-pytestmark = pytest.mark.usefixtures("without_logging")
+pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
 
 class SilentReports:

@@ -137,6 +137,7 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
             assert (done.finding, done.remedies) == (None, 0), done.events
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [
@@ -197,6 +198,7 @@ def test_a_script_is_shortened_to_what_makes_the_difference(tmp_path: Path, monk
     assert tuple(kept) == OLDER_TABLES[1:-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [(), (Run(), Write(1, 0, 1))], ids=["both for the first time", "behind an earlier run"])
 def test_of_two_runs_at_once_one_is_fenced_whenever_the_other_begins(
     finding: Callable[..., str | None], before: Sequence[Action]

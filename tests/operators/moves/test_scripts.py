@@ -38,7 +38,7 @@ from shallow_mirror.migration import newest_row, passage, point_of_no_return
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
 
-pytestmark = pytest.mark.usefixtures("without_logging")
+pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
 SETTING = Setting(quiet="2 seconds")
 
@@ -62,7 +62,6 @@ def begun(done: Done) -> list[str]:
     ]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_no_migration_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, seed: int) -> None:
     script = script_of(seed)
@@ -70,7 +69,6 @@ def test_no_migration_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, se
     assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("step", [Step.HAND_OVER, Step.COMMIT_GROUPS, Step.POINT_OF_NO_RETURN, Step.REPORT])
 def test_a_conductor_that_is_killed_is_continued_forth_and_back(performed: Performed, step: Step) -> None:
     kill = Kill(step, 1, is_behind=True)
@@ -137,7 +135,6 @@ def test_a_group_behind_records_that_came_after_the_rest_was_copied_is_moved_onc
     assert "stop writers" in steps[steps.index("commit groups") :]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("waves", [("ab",), ("a", "b")])
 def test_a_wave_ends_forth_and_back_without_a_topic_that_was_deleted_behind_the_point_of_no_return(
     performed: Performed, waves: tuple[str, ...]

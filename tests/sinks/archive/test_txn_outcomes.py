@@ -107,6 +107,7 @@ def archived_with(tmp_path: Path) -> Iterator[Callable[[Aborted], Archived]]:
         yield archived_with
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("before", ["aborted", "committed"])
 def test_a_transaction_that_ended_the_other_way_is_archived_again_as_the_next_lineage(

@@ -68,6 +68,7 @@ TWO = (rows_of("f"), rows_of("g", "h", "i"))
 SORTED = list("abcdefghi")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", STEPS)
 def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(target: StrictCluster, tmp_path: Path, point: str) -> None:
     with sink_to(target, tmp_path) as sink:
@@ -210,6 +211,7 @@ def test_only_what_was_not_committed_is_written_again(target: StrictCluster, tmp
     assert (again.evaluations, sorted(texts(target))) == (0, SORTED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "replay",
     [
@@ -228,6 +230,7 @@ def test_a_replay_with_other_rows_writes_nothing(target: StrictCluster, tmp_path
     assert sorted(texts(target)) == list("abc")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("on_doubt", "expected"), [("skip", "abc"), ("repeat", "aabbccde")])
 def test_the_operator_may_choose(target: StrictCluster, tmp_path: Path, on_doubt: str, expected: str) -> None:
     lost_in_part(target, tmp_path)
@@ -253,6 +256,7 @@ def test_a_slot_that_was_committed_in_some_partitions_only_needs_the_operator(ta
 # --- rows that cannot be written ---
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("row", "message"),
     [

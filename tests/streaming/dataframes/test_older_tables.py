@@ -12,6 +12,8 @@ from tests.support.inline_frames import InlineFrame, QuerySession, Row, rows_of,
 
 from shallow_mirror import ConfigError, MicroBatchInDoubtError, OlderTablesError, WrittenRecords
 
+pytestmark = pytest.mark.thorough
+
 QUERY = QuerySession("query-1", {0: "[0]", 1: "[1]", 2: "[2]"})
 
 

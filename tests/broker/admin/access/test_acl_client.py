@@ -149,6 +149,7 @@ def test_an_acl_that_matches_and_cannot_be_deleted_is_a_refusal(fake: StrictClus
     assert writer(fake).delete([ORDERS]) == {ORDERS: "UNKNOWN_SERVER_ERROR: the log is not writable"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
