@@ -21,7 +21,7 @@ from shallow_mirror.sinks.kafka.preserved import (
     problem_of_later_end,
     problem_without_records,
 )
-from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify import ClusterReader, compare_logs
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class ContinuedLogs:
                 log,
                 record_count=compared.record_count,
                 size_bytes=compared.size_bytes,
-                holes=compared.holes,
+                holes=compared.holes if compared.record_count else [OffsetRange(log.compared_from, log.end)],
             )
             _log.info(
                 "target partition %s is continued: both clusters hold the same %s at offsets %d to %d",

@@ -96,8 +96,6 @@ def continued_rows(
     `holes`: offsets without a record, ascending. Counts are in the first row that was compared.
     """
     rows = []
-    if not record_count:
-        holes = [OffsetRange(log.compared_from, log.end)]
     for start, end, kind in _ranges(log, holes):
         is_data = kind is SegmentKind.DATA
         segment = replace(
