@@ -34,7 +34,6 @@ from tests.support.mirror_runs import create_topic
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import ProcessTree
 from shallow_mirror.broker.clients import BatchConsumer, IsolationLevel
-from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -45,6 +44,7 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.server_process import start_together, stop_together
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.group_log import logged_records, parse_commit_key, parse_committed_offset
+from shallow_mirror.wire.protocol import group_offsets
 
 TOPIC = "read-by-groups"
 CONNECTIONS = 16
@@ -94,30 +94,9 @@ def send_commits(host: str, port: int, groups: list[str], load: Load, until: flo
 
 
 def _frame(group: str, partitions: int) -> tuple[bytearray, list[int]]:
-    request = request_class("OffsetCommit")
-    topic = request.OffsetCommitRequestTopic
-    made = request(
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[
-            topic(
-                name=TOPIC,
-                partitions=[
-                    topic.OffsetCommitRequestPartition(
-                        partition_index=partition,
-                        committed_offset=_MARK + partition,
-                        committed_leader_epoch=-1,
-                        committed_metadata="",
-                    )
-                    for partition in range(partitions)
-                ],
-            )
-        ],
-    )
-    made.with_header(1, "group-lag")
-    frame = bytearray(made.encode(framed=True, header=True))
+    offsets = {TopicPartition(TOPIC, partition): (_MARK + partition, "") for partition in range(partitions)}
+    request = group_offsets.build_commit_header(1, "group-lag") + group_offsets.build_commit_request(group, offsets).body
+    frame = bytearray(struct.pack(">i", len(request)) + request)
     return frame, [frame.index(struct.pack(">q", _MARK + partition)) for partition in range(partitions)]
 
 

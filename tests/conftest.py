@@ -175,7 +175,7 @@ def inline_streams() -> Iterator[Any]:
 def micro_batch_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let mirrors run without Structured Streaming, which takes twice as long to start: for tests whose subject it is not.
 
-    `make sparks CROSS=1` says how they run, and runs them both ways.
+    With TEST_MICRO_BATCHES=auto they are streams again; `make sparks CROSS=1` runs some of them both ways.
     """
     from tests.support.mirror_runs import MICRO_BATCHES
 
