@@ -18,6 +18,7 @@ import psutil
 import pytest
 import typer
 from tests.faults import launch
+from tests.support.spark_classes import write_spark_classes
 
 from shallow_mirror.local_kafka import delta_jars, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.broker_classes import write_broker_classes
@@ -102,6 +103,13 @@ def no_child_process_is_left() -> Iterator[None]:
     assert not described, f"child processes left at the end of the session: {described}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def spark_classes(no_child_process_is_left: None, request: pytest.FixtureRequest) -> None:
+    """Let every JVM of Spark start in half the CPU time: the first session on a machine writes the archive of its classes."""
+    if any(item.get_closest_marker("spark") is not None for item in request.session.items):
+        write_spark_classes()
+
+
 @pytest.fixture(scope="session")
 def broker_classes(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Brokers start in half the CPU time: the first session on a machine writes the archive of their classes."""
@@ -151,7 +159,7 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
     _stop_spark()
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     jars = delta_jars() if pyspark.__version__.startswith(DELTA_FOR_SPARK) else ()
-    return spark_session.local_session("tests", cores=2, delta_jars=jars, log_file=log_file)
+    return spark_session.local_session("tests", cores=2, delta_jars=jars, log_file=log_file, archives_classes=True)
 
 
 @pytest.fixture

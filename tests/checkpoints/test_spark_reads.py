@@ -43,7 +43,9 @@ SPARK_TYPES = {
 def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """In a JVM of its own: one that runs already keeps its class path, and would hand it on to later tests."""
     _stop_spark()
-    yield local_session("reads", delta_jars=delta_jars(), log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    yield local_session(
+        "reads", delta_jars=delta_jars(), log_file=tmp_path_factory.mktemp("spark") / "spark.log", archives_classes=True
+    )
     _stop_spark()
 
 

@@ -23,7 +23,14 @@ CHUNK = 500
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "copying", "enable.partition.eof": True, "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "copying",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "isolation.level": "read_committed",
+        }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
     messages: list[Any] = []

@@ -165,7 +165,7 @@ def run(document: Mapping[str, Any], knock: Observer, session: Any, log_file: Pa
     begin_logging("text", logging.INFO)
     is_stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_stopped.set())
-    spark = local_session("sink", log_file=log_file) if session is None else session
+    spark = local_session("sink", log_file=log_file, archives_classes=True) if session is None else session
     spark.dataSource.register(NumbersSource)
     queries = []
     for number, query in enumerate(document["queries"]):

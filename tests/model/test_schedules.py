@@ -34,8 +34,8 @@ from tests.model.world import World, run_on
 
 pytestmark = pytest.mark.thorough
 
-SCHEDULES_OF_THE_SMALLEST = 12_000
-SCHEDULES_OF_A_SCENARIO = 500
+SCHEDULES_OF_THE_SMALLEST = 4_000
+SCHEDULES_OF_A_SCENARIO = 250
 
 
 @pytest.mark.thorough

@@ -144,7 +144,7 @@ def run_with(store: Store, fault: StoreFault, **options: str) -> PatientRun:
     return run
 
 
-@pytest.mark.parametrize("tries", ["0", "1"])
+@pytest.mark.parametrize("tries", ["0", pytest.param("1", marks=pytest.mark.long)])
 def test_a_commit_that_was_applied_without_a_response_is_recognised(store: Store, tries: str) -> None:
     """Take-over, decision, removal, settling and compaction; with a further try the store itself refuses the second copy."""
     for number in range(int(tries), commits_of_a_run(store), 2):

@@ -6,6 +6,8 @@ import logging
 import tempfile
 from pathlib import Path
 
+from tests.support.spark_classes import write_spark_classes
+
 from shallow_mirror.local_kafka.broker_classes import write_broker_classes
 from shallow_mirror.local_kafka.jars import (
     DELTA_FOR_SPARK,
@@ -20,7 +22,10 @@ from shallow_mirror.local_kafka.jars import (
 
 
 def fetch_jars() -> None:
-    """Fetch the missing jars of brokers and of Delta, and archive a broker's classes. Raises as `jars_of` and `LocalKafka`."""
+    """Fetch the missing jars of brokers and of Delta, and archive the classes of a broker and of Spark.
+
+    Raises as `jars_of`, `LocalKafka` and `write_spark_classes`.
+    """
     kafka_jars(KAFKA_VERSION)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-kafka-") as folder:
         write_broker_classes(Path(folder))
@@ -28,6 +33,7 @@ def fetch_jars() -> None:
         kafka_jars(version)
     for spark in DELTA_FOR_SPARK:
         jars_of(delta_jar_set(spark))
+    write_spark_classes()
 
 
 if __name__ == "__main__":

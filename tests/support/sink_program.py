@@ -33,7 +33,7 @@ class KillDriver:
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    spark = local_session("sink", cores=2, log_file=Path(job["folder"]) / "spark.log")
+    spark = local_session("sink", cores=2, log_file=Path(job["folder"]) / "spark.log", archives_classes=True)
     observer = KillDriver(job["point"], job["passes"], job["marks"], os.getpid()) if job.get("point") else lambda _point: None
     from pyspark import cloudpickle
 

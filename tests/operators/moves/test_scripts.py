@@ -62,14 +62,21 @@ def begun(done: Done) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_no_migration_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, seed: int) -> None:
     script = script_of(seed)
     done = perform(script, tmp_path / "world")
     assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)
 
 
-@pytest.mark.parametrize("step", [Step.HAND_OVER, Step.COMMIT_GROUPS, Step.POINT_OF_NO_RETURN, Step.REPORT])
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step.HAND_OVER,
+        Step.POINT_OF_NO_RETURN,
+        *(pytest.param(step, marks=pytest.mark.long) for step in (Step.COMMIT_GROUPS, Step.REPORT)),
+    ],
+)
 def test_a_conductor_that_is_killed_is_continued_forth_and_back(performed: Performed, step: Step) -> None:
     kill = Kill(step, 1, is_behind=True)
     done = performed(Let(10), Conduct("run", kill), Conduct("run"), Conduct("rollback", kill), Conduct("rollback"))

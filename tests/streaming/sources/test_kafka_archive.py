@@ -30,7 +30,9 @@ MARKERS = [4, 7]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = spark_session.local_session("archive", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    made = spark_session.local_session(
+        "archive", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log", archives_classes=True
+    )
     made.conf.set("spark.sql.shuffle.partitions", "1")
     made.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     kafka_archive.register_kafka_archive(made)

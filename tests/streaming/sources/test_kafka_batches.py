@@ -33,7 +33,9 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = spark_session.local_session("batches", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    made = spark_session.local_session(
+        "batches", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log", archives_classes=True
+    )
     kafka_batches.register_kafka_batches(made)
     yield made
     made.stop()

@@ -130,7 +130,9 @@ def test_offsets_of_another_offset_map_are_refused_before_anything_is_asked(
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    made = spark_session.local_session("ranges", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    made = spark_session.local_session(
+        "ranges", cores=2, log_file=tmp_path_factory.mktemp("spark") / "spark.log", archives_classes=True
+    )
     spark_session.check_session(made)
     yield made
     made.stop()
