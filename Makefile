@@ -7,6 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
+# Folders of tests without Java are in memory where that has 4 GB to spare: they take half a GB at most.
+IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -ge 4000000 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 .DEFAULT_GOAL := help
 .PHONY: help setup java kdc store jars links demo test brokers sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
@@ -41,9 +43,9 @@ jars: setup java ## fetch the jars of Kafka and Delta that `make brokers` and `m
 kerberos: setup java kdc ## Kerberos on real KDCs and brokers, with the long tests; KERBEROS_MB=200 KERBEROS_S=180 for a longer mirror
 	$(BIN)/pytest tests/kerberos $(PYTEST_ARGS)
 
-unit: setup ## tests without Java, in three processes; COVERAGE=1 measures line coverage of all but the thorough tests
-	$(BIN)/pytest -n 3 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(if $(COVERAGE),$(BIN)/pytest -n 3 -m "$(UNIT) and thorough" $(PYTEST_ARGS) $(NONE_CHOSEN))
+unit: setup ## tests without Java, in four processes; COVERAGE=1 measures line coverage of all but the thorough tests
+	$(IN_MEMORY) $(BIN)/pytest -n 4 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(if $(COVERAGE),$(IN_MEMORY) $(BIN)/pytest -n 4 -m "$(UNIT) and thorough" $(PYTEST_ARGS) $(NONE_CHOSEN))
 
 faults: setup java ## fault injection on real brokers (hours), with tables of results; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
@@ -58,11 +60,11 @@ fuzz: setup ## malformed bytes for every parser: MINUTES=10 in total; findings i
 readers: setup java ## which Kafka clients read topics with preserved offsets correctly (minutes; fetches them with pip, npm and go)
 	PYTHONPATH=. $(BIN)/python -m tests.readers.run $(if $(CLIENTS),--only $(CLIENTS))
 
-check: setup ## quick checks without Java: lint, types, import contracts, docs, and all but the thorough tests
+check: setup ## quick checks without Java: lint, types, import contracts, docs, and all but the slow and thorough tests
 	@$(MAKE) --no-print-directory --jobs 2 quick lint types contracts docs
 
 quick: setup
-	$(BIN)/pytest -q -n 3 --hypothesis-profile quick -m "$(UNIT) and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(IN_MEMORY) $(BIN)/pytest -q -n 3 --hypothesis-profile quick -m "$(UNIT) and not slow and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -178,6 +178,7 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
         assert last.split(":")[0].endswith("Error"), (command, said)
 
 
+@pytest.mark.slow
 def test_demo_and_local_brokers_name_the_extra_that_installs_their_client(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-c", _EACH_COMMAND, json.dumps(["confluent_kafka"]), json.dumps([["demo"], ["local-kafka"]])],

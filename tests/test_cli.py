@@ -267,6 +267,7 @@ def _make_map(conf: Path) -> None:
     owner.settle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "a_report"), [((), "mirror m, "), pytest.param(("--json",), '{"mirror": "m", ', marks=pytest.mark.thorough)]
 )
@@ -292,6 +293,7 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
     assert (reports, watching.returncode, output) == (3, 0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "document"),
     [
@@ -310,6 +312,7 @@ def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, argument
     assert document in "\n".join(ended.lines)
 
 
+@pytest.mark.slow
 def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Path, tmp_path: Path) -> None:
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)

@@ -53,6 +53,7 @@ def test_every_command_that_reads_a_file_of_settings_is_registered() -> None:
     assert names("", group) == KINDS_OF_COMMANDS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "kind"),
     [(command, kind) for command, kinds in KINDS_OF_COMMANDS.items() for kind in FileKind if kind not in kinds],

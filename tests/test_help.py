@@ -45,6 +45,7 @@ def test_another_shell_is_wrong_usage() -> None:
     assert exit_code("completion", "tcsh") == 2
 
 
+@pytest.mark.slow
 def test_the_program_answers_the_requests_of_the_script() -> None:
     request = {"_SHALLOW_MIRROR_COMPLETE": "complete_bash", "COMP_WORDS": "shallow-mirror sta", "COMP_CWORD": "1"}
     command = [sys.executable, "-c", "from shallow_mirror.cli import main; main()"]

@@ -70,6 +70,7 @@ def test_a_topic_is_resumed_while_the_source_is_down(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == "orders: resumed\n"
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_handed_over_stays_so_whatever_an_operator_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ def test_patterns_match_whole_names_and_exclusions_win(topic: str, included: boo
     assert routing.is_included(topic, ["orders.*"], [".*tmp"]) is included
 
 
+@pytest.mark.slow
 @given(_TOPICS)
 def test_internal_topics_never_match(topic: str) -> None:
     assert routing.is_included(topic, [".*"], []) is not topic.startswith("__")

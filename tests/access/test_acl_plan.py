@@ -293,6 +293,7 @@ def source_principals(principal: str, principals: dict[str, str]) -> list[str]:
     return same + ([principal] if principal not in principals else []) or ["User:unknown"]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None)
 @given(_sources, _rules)
 def test_the_target_never_allows_what_the_source_does_not(source: list[Acl], chosen: AclRules) -> None:
@@ -333,6 +334,7 @@ def original_name(chosen: AclRules, kind: ResourceKind, name: str) -> str | None
     return name.removeprefix(prefix) if is_kept and name.startswith(prefix) else None
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(_sources, _rules, st.data())
 def test_no_acl_is_created_that_a_refused_deny_limits(source: list[Acl], chosen: AclRules, data: st.DataObject) -> None:
@@ -348,6 +350,7 @@ def test_no_acl_is_created_that_a_refused_deny_limits(source: list[Acl], chosen:
             assert not is_newly or is_allowed(created, user, host, operation, kind, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200), deadline=None)
 @given(_sources, _rules)
 def test_a_second_time_there_is_nothing_to_do(source: list[Acl], chosen: AclRules) -> None:

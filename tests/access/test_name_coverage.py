@@ -65,6 +65,7 @@ _regexes = st.lists(_pieces, min_size=1, max_size=4).map("".join).filter(_is_pat
 _NAMES = ["".join(letters) for length in range(5) for letters in itertools.product("ab.-", repeat=length)]
 
 
+@pytest.mark.slow
 @given(st.text("ab.-", max_size=3), st.lists(_regexes, min_size=1, max_size=2), st.lists(_regexes, max_size=2))
 def test_every_name_with_a_covered_prefix_is_selected(prefix: str, include: list[str], exclude: list[str]) -> None:
     if not covers_prefix(prefix, include, exclude):

@@ -124,6 +124,7 @@ def test_missing_permissions_are_named(clusters: Clusters) -> None:
         client.set([Quota(QuotaEntity(ANNA), RATE, 1.0)])
 
 
+@pytest.mark.slow
 def test_a_response_of_a_moment_is_retried_and_one_that_stays_is_retriable(clusters: Clusters) -> None:
     properties = {"bootstrap.servers": clusters.target.bootstrap, "request.timeout.ms": 1000}
     client = QuotaClient(ClientConfig.from_properties(properties), "target cluster west")

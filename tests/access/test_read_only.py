@@ -48,6 +48,7 @@ class Stage:
         return frozenset() if self.locked and is_denied else frozenset(topics)
 
 
+@pytest.mark.slow
 def test_others_are_denied_once_and_admitted_when_the_topic_moves_or_the_setting_is_switched_off(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     done = stage.passes.run_pass(NOW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 from tests.access.reference_authorizer import is_allowed
 
@@ -63,6 +64,7 @@ _acls = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(_acls, max_size=8), st.sets(st.sampled_from(TOPICS)))
 def test_nobody_else_may_write_then_and_nothing_else_changes(acls: list[Acl], topics: set[str]) -> None:
     plan = plan_write_denies(acls, topics, OWN)

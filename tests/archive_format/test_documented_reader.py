@@ -76,6 +76,7 @@ def test_the_documented_reader_reads_the_committed_batches_of_a_partition(tmp_pa
     assert list(committed_batches(path, "payments", 0)) == []
 
 
+@pytest.mark.slow
 def test_the_documented_reader_stops_at_every_changed_byte(tmp_path: Path, committed_batches: Reader) -> None:
     content = batch(5, 3) + batch(8, 2)
     path = tmp_path / "object"

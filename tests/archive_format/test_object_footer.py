@@ -50,6 +50,7 @@ def with_row(**fields: Any) -> bytes:
     return changed(rows=[row | fields])
 
 
+@pytest.mark.slow
 @given(st.lists(archived_segments(), max_size=3), st.binary(max_size=100))
 def test_a_footer_is_read_back(others: list[ArchivedSegment], batches: bytes) -> None:
     rows = (data(5, 20), *others)
@@ -87,6 +88,7 @@ def test_any_bytes_under_a_correct_checksum_are_refused(content: bytes) -> None:
         parse_footer(OBJECT, sealed(content))
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -19,6 +19,7 @@ _NAMES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(_NAMES)
 def test_a_name_is_read_back(name: ObjectName) -> None:
     assert ObjectName.parse(str(name)) == name

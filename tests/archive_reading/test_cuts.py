@@ -36,6 +36,7 @@ def archive(tmp_path: Path) -> ArchiveOfTest:
     return archive
 
 
+@pytest.mark.slow
 def test_an_aborted_record_of_the_future_ends_a_cut_only_where_aborted_records_are_read(archive: ArchiveOfTest) -> None:
     rows = rows_of(archive)
     assert first_newer_offset(archive.store, rows, T + 1_000, COMMITTED) is None
@@ -55,6 +56,7 @@ def test_a_transaction_that_was_committed_behind_an_aborted_one_of_its_producer_
     assert first_newer_offset(archive.store, rows_of(archive), T + 10, COMMITTED) == 2
 
 
+@pytest.mark.slow
 def test_an_aborted_transaction_that_ends_in_the_next_row_does_not_end_a_cut(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(0, 1, timestamp=T), transactional(1, 7, T + 50)]}, aborted={ORDERS: [(7, 1)]})
@@ -78,6 +80,7 @@ def test_a_record_below_the_start_of_a_row_does_not_end_a_cut(tmp_path: Path) ->
     assert first_newer_offset(archive.store, rows_of(archive), T, COMMITTED) == 3
 
 
+@pytest.mark.slow
 def test_the_first_record_that_a_consumer_sees_is_found_by_headers(archive: ArchiveOfTest, tmp_path: Path) -> None:
     rows = rows_of(archive)
     assert first_visible_record(archive.store, rows, COMMITTED) == (0, T)

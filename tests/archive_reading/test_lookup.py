@@ -48,6 +48,7 @@ def reader_of(archive: SmallArchive) -> ArchiveReader:
     return ArchiveReader.open(str(archive.tables), str(archive.objects))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offset", "value"), [(0, b"at 100"), (3, b"at 90"), (11, b"at 210"), (14, b"at 320")])
 def test_a_record_is_found_by_its_offset(archive: SmallArchive, offset: int, value: bytes) -> None:
     record = reader_of(archive).find_record("orders", 0, offset=offset)
@@ -87,6 +88,7 @@ def test_a_range_of_records_comes_in_order_across_rows(archive: SmallArchive, mo
     assert list(reader.read_records("orders", 0, 4, 10)) == []
 
 
+@pytest.mark.slow
 def test_a_lookup_reads_the_one_run_that_holds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_builder, "INDEX_BYTES", 100)
     archive = SmallArchive(tmp_path)
@@ -128,6 +130,7 @@ def recreated(tmp_path: Path) -> ArchiveOfTest:
     return archive
 
 
+@pytest.mark.slow
 def test_a_deleted_topic_does_not_answer_where_the_new_one_has_no_record(recreated: ArchiveOfTest) -> None:
     reader = ArchiveReader.open(recreated.config.tables, recreated.config.objects)
     assert reader.find_record("orders", 0, offset=7) is None
@@ -149,6 +152,7 @@ def test_a_topic_id_that_the_topic_does_not_have_is_refused_with_those_that_it_h
     assert reader.find_record("nothing", 0, offset=0, topic_id="nonsense") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("as_of_ms", "topic_id"),
     [
@@ -169,6 +173,7 @@ def test_the_topic_of_a_time_is_read_as_a_restore_takes_it(recreated: ArchiveOfT
     assert (reader.find_record("orders", 1, offset=0, as_of_ms=as_of_ms) is not None) == (topic_id == ORDERS.topic_id)
 
 
+@pytest.mark.slow
 def test_a_lineage_that_begins_where_a_row_does_is_read_once(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(0, 2)]})
@@ -181,6 +186,7 @@ def test_a_lineage_that_begins_where_a_row_does_is_read_once(tmp_path: Path) -> 
         assert [record.offset for record in reader.read_records("orders", 0, start, lineage=0)] == list(range(start, 4))
 
 
+@pytest.mark.slow
 def test_the_log_of_a_time_is_read_and_partitions_that_were_added_later_are_not(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path), now_ms=NOW_MS)
     archive.archive({ORDERS: [timed(0, *range(NOW_MS, NOW_MS + 10))]})
@@ -198,6 +204,7 @@ def test_the_log_of_a_time_is_read_and_partitions_that_were_added_later_are_not(
     assert [count(0, time, lineage=0) for time in times] == [10, 10, 10, 10]
 
 
+@pytest.mark.slow
 def test_aborted_records_are_read_on_request_only(tmp_path: Path) -> None:
     archive = SmallArchive(tmp_path)
     data = batch(0, 2, attributes=0x10, producer_id=7)
@@ -209,6 +216,7 @@ def test_aborted_records_are_read_on_request_only(tmp_path: Path) -> None:
     assert reader.find_record("orders", 0, offset=1) is None
 
 
+@pytest.mark.slow
 def test_rows_that_are_being_deleted_are_not_read(tmp_path: Path) -> None:
     archive = make_archive(tmp_path)
     archive.set_state(OTHER, SegmentState.DELETE_SEGMENT_STARTED)
@@ -216,6 +224,7 @@ def test_rows_that_are_being_deleted_are_not_read(tmp_path: Path) -> None:
     assert reader_of(archive).find_record("orders", 0, offset=0) is not None
 
 
+@pytest.mark.slow
 def test_a_missing_object_is_named(tmp_path: Path) -> None:
     archive = make_archive(tmp_path)
     stored = archive.rows[0].stored

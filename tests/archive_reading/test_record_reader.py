@@ -33,6 +33,7 @@ def offsets(records: Sequence[OpenedRecord]) -> list[int]:
     return [read.record.offset for read in records]
 
 
+@pytest.mark.slow
 @every_codec
 def test_batches_of_every_codec_are_opened(archive: SmallArchive, name: str) -> None:
     codec, encode = ENCODERS[name]

@@ -80,6 +80,7 @@ def test_segments_of_two_partitions_are_refused(archive: SmallArchive) -> None:
         SegmentReader(archive.store, archive.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (5, 6), (95, 105), (100, 110), (109, 111), (290, 300), (300, 400)])
 def test_a_range_reads_its_batches_and_only_the_runs_that_hold_them(archive: SmallArchive, start: int, end: int) -> None:
@@ -152,6 +153,7 @@ def damaged(archive: SmallArchive, position: int, content: bytes) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "content", "detail"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, strategies as st
 from tests.support.archives import ORDERS
 from tests.support.record_batches import batch, marker, view
@@ -60,6 +61,7 @@ def tears(ends: dict[SourcePartition, int], parts: list[TxnPart]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @given(st.integers(0, 9), st.integers(0, 9), PARTS)
 def test_ends_are_the_highest_that_tear_nothing(a: int, b: int, parts: list[TxnPart]) -> None:
     lowered = whole_ends({A: a, B: b}, parts)

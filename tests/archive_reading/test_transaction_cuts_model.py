@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
 from hypothesis import given, settings, strategies as st
 from tests.archive_reading.test_transaction_cuts import A, B, C, scanned
 from tests.support.examples import examples
@@ -174,6 +175,7 @@ def highest_whole(
             lowered[source] = min(lowered[source], start)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(1_000))
 @given(st.integers(0, (1 << 32) - 1))
 def test_random_cuts_are_the_highest_that_tear_no_transaction(seed: int) -> None:

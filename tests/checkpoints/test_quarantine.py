@@ -69,6 +69,7 @@ def decide(owner: LedgerOwner, *rows: DecidedSegment) -> None:
     owner.decide(rows, highest_slot=0)
 
 
+@pytest.mark.slow
 def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(storage: Storage) -> None:
     owner = storage.owner()
     assert storage.read().entries() == ()
@@ -100,6 +101,7 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(st
     assert storage.read().entries((Comparison("source_topic", "=", "others"),)) == ()
 
 
+@pytest.mark.slow
 def test_a_release_that_is_removed_again_leaves_everything_as_it_was(storage: Storage) -> None:
     owner = storage.owner()
     storage.table.add([kept(0, 3)], decision=2)
@@ -129,6 +131,7 @@ def test_what_was_never_accounted_for_is_not_released_and_what_is_quarantined_ha
         decide(owner, wrong)
 
 
+@pytest.mark.slow
 def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(storage: Storage) -> None:
     owner = storage.owner()
     storage.table.add([kept(0, 3), kept(3, 6)], decision=2)

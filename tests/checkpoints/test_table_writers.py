@@ -220,6 +220,7 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(loca
     assert len(DeltaTable(f"{location.tables}/offset_map").file_uris()) == 1
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_continue(
     location: Location, monkeypatch: pytest.MonkeyPatch
@@ -315,6 +316,7 @@ def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(location:
     winner.check_ownership()
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_a_take_over_knows_the_decision_that_came_in_before_it(location: Location) -> None:
     old = location.settled("old")
@@ -340,6 +342,7 @@ def test_a_commit_whose_reply_was_lost_is_read_back_as_written(location: Locatio
     assert opened(location.writer()).txn_version() == owner.recorded().version == version_of(1, 4)
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resolve(location: Location) -> None:
     writer = Faulty(location.writer())
@@ -359,6 +362,7 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
     assert (new.positions(), OffsetMap.open(location.tables).positions()) == ({}, {})
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
     location: Location, monkeypatch: pytest.MonkeyPatch
@@ -397,6 +401,7 @@ def test_the_two_writers_cannot_take_turns_on_one_table(location: Location) -> N
 # --- other readers
 
 
+@pytest.mark.slow
 def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(location: Location) -> None:
     writer, file = location.created(), f"{location.tables}/offset_map"
     for start in (1, 2):
@@ -426,6 +431,7 @@ def test_a_delete_by_another_client_is_detected_at_the_next_look(location: Locat
         owner.check_ownership()
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_rows_that_are_deleted_under_a_running_mirror_end_it_before_the_next_decision(location: Location) -> None:
     owner = location.settled("one")
@@ -463,6 +469,7 @@ def put_back(location: Location, version: int) -> None:
     write_deltalake(path, pa.Table.from_pylist(missing, schema=OFFSET_MAP), mode="append")
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided_since(location: Location) -> None:
     """As after a delete that an earlier version of the mirror did not notice."""
@@ -484,6 +491,7 @@ def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided
     decide(after, data(3, 4))
 
 
+@pytest.mark.slow
 @LongOnSpark
 def test_a_compaction_by_another_client_under_a_running_mirror_changes_nothing(location: Location) -> None:
     owner = location.settled("one")

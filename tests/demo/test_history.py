@@ -77,12 +77,14 @@ def test_equal_histories_and_only_they_have_no_differences(source: list[int], ta
     assert (not kinds(source, target)) == (source == target)
 
 
+@pytest.mark.slow
 @given(numbers, numbers)
 def test_counts_add_up_whatever_happened(source: list[int], target: list[int]) -> None:
     actual = kinds(source, target)
     assert len(target) == len(source) - actual[K.LOST] + actual[K.DUPLICATED] + actual[K.EXTRA]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40).map(lambda count: list(range(count))), st.data())
 def test_removing_records_is_reported_as_exactly_so_many_lost(source: list[int], data: st.DataObject) -> None:
     gone = data.draw(st.sets(st.sampled_from(source)))

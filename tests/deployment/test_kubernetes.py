@@ -32,6 +32,7 @@ def mirror(repository: Path) -> MirrorConfig:
     return load_mirror(repository)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_manifest_is_valid_by_the_schemas_of_kubernetes_and_has_no_unknown_field(
     documents: dict[str, Any], version: str

@@ -14,6 +14,7 @@ import yaml
 from tests.deployment.manifests import MIRROR_FILE, ONE, SEVERAL, kustomization, load_mirror, load_several, manifests
 
 
+@pytest.mark.slow
 def test_the_mirror_files_may_run_in_one_process_and_write_to_the_volume(repository: Path, tmp_path: Path) -> None:
     single = load_mirror(repository)
     mirrors = load_several(repository, tmp_path)
@@ -44,6 +45,7 @@ def _built(folder: Path) -> dict[str, Any]:
     return {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
 
 
+@pytest.mark.slow
 def test_kustomize_changes_the_arguments_and_the_files_and_nothing_else(built: dict[str, dict[str, Any]]) -> None:
     one, several = built[ONE], built[SEVERAL]
     assert several["ConfigMap"]["data"].keys() == {"orders.yaml", "payments.yaml"}

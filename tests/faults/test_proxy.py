@@ -91,6 +91,7 @@ def test_a_fault_that_was_disarmed_does_not_happen(way: Way) -> None:
     assert not armed.has_fired
 
 
+@pytest.mark.slow
 def test_a_delayed_request_is_applied_although_its_sender_has_gone(way: Way) -> None:
     (armed,) = way.plan.arm(Fault(api="FindCoordinator", harm=Harm.DELAY, moment=Moment.ARRIVING, delay_s=0.3))
     with way.client() as client:
@@ -100,12 +101,14 @@ def test_a_delayed_request_is_applied_although_its_sender_has_gone(way: Way) -> 
     way.wait_for(lambda: way.broker.asked("FindCoordinator") == 1)
 
 
+@pytest.mark.slow
 def test_a_delayed_reply_comes_in_the_end(way: Way) -> None:
     way.plan.arm(Fault(api="FindCoordinator", harm=Harm.DELAY, moment=Moment.APPLIED, delay_s=0.3))
     with way.client() as client:
         assert find(client) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "applied"), [(Moment.ARRIVING, 0), (Moment.APPLIED, 1)])
 def test_a_half_open_connection_is_not_reported(way: Way, moment: Moment, applied: int) -> None:
     way.plan.arm(Fault(api="FindCoordinator", harm=Harm.HALF_OPEN, moment=moment))
@@ -133,6 +136,7 @@ def test_a_proxy_that_refuses_cuts_what_there_is_until_it_accepts_again(way: Way
         assert find(client) == 0
 
 
+@pytest.mark.slow
 def test_what_is_stalled_passes_once_it_flows_again(way: Way) -> None:
     with way.client() as client:
         find(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, strategies as st
 from tests.support.group_log import commit_key, commit_value
 
@@ -138,6 +139,7 @@ _EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(_EVENTS)
 def test_the_table_has_what_a_coordinator_has(events: list[Event]) -> None:
     """Of one group in one partition of the log; the coordinator is that of Kafka, as far as offsets go."""

@@ -45,6 +45,7 @@ def syncer(world: FollowedWorld) -> Iterator[GroupSyncer]:
     opened.close()
 
 
+@pytest.mark.slow
 def test_a_commit_is_at_the_target_one_step_later(world: FollowedWorld, syncer: GroupSyncer) -> None:
     world.commit(10)
     done = syncer.run_pass(T0)
@@ -62,6 +63,7 @@ def test_a_commit_is_at_the_target_one_step_later(world: FollowedWorld, syncer: 
     assert syncer.run_pass(T0 + timedelta(seconds=30)).followed_count == 2
 
 
+@pytest.mark.slow
 def test_of_a_group_that_is_ahead_of_the_map_the_newest_offset_that_it_covers_is_committed(
     world: FollowedWorld, syncer: GroupSyncer
 ) -> None:
@@ -80,6 +82,7 @@ def test_of_a_group_that_is_ahead_of_the_map_the_newest_offset_that_it_covers_is
     assert (world.step(syncer).age_s, world.offset()) == (0.0, 200)
 
 
+@pytest.mark.slow
 def test_what_waits_for_the_map_is_tried_again_only_when_the_map_has_changed(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     world.commit(140)
@@ -94,6 +97,7 @@ def test_what_waits_for_the_map_is_tried_again_only_when_the_map_has_changed(wor
     assert world.offset() == 140
 
 
+@pytest.mark.slow
 def test_nothing_goes_backwards(world: FollowedWorld, syncer: GroupSyncer) -> None:
     world.commit(50)
     syncer.run_pass(T0)
@@ -109,6 +113,7 @@ def test_nothing_goes_backwards(world: FollowedWorld, syncer: GroupSyncer) -> No
     assert world.offset() == 90
 
 
+@pytest.mark.slow
 def test_offsets_of_a_transaction_are_committed_with_it(world: FollowedWorld, syncer: GroupSyncer) -> None:
     world.commit(10)
     syncer.run_pass(T0)
@@ -125,6 +130,7 @@ def test_offsets_of_a_transaction_are_committed_with_it(world: FollowedWorld, sy
     assert world.offset() == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_transaction_that_is_open_at_the_start_is_followed_from_its_beginning(
     world: FollowedWorld, syncer: GroupSyncer, is_committed: bool
@@ -139,6 +145,7 @@ def test_a_transaction_that_is_open_at_the_start_is_followed_from_its_beginning(
     assert world.offset() == (20 if is_committed else 10)
 
 
+@pytest.mark.slow
 def test_deleted_groups_and_records_of_other_types_move_nothing(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     world.commit(10)
@@ -149,6 +156,7 @@ def test_deleted_groups_and_records_of_other_types_move_nothing(world: FollowedW
     assert world.offset() is None
 
 
+@pytest.mark.slow
 def test_groups_of_mirrors_and_excluded_ones_are_left_out(tmp_path: Path) -> None:
     receipt = json.dumps({"v": 1, "producer_id": 4, "producer_epoch": 0, "decision": 9, "map": "x", "run": "r"})
     assert is_receipt(receipt)
@@ -161,6 +169,7 @@ def test_groups_of_mirrors_and_excluded_ones_are_left_out(tmp_path: Path) -> Non
         assert (world.offset("m-0"), world.offset("console-consumer-7")) == (None, None)
 
 
+@pytest.mark.slow
 def test_topics_that_a_migration_has_handed_over_are_left_alone(world: FollowedWorld, syncer: GroupSyncer) -> None:
     world.commit(10)
     syncer.run_pass(T0)
@@ -176,6 +185,7 @@ def test_topics_that_a_migration_has_handed_over_are_left_alone(world: FollowedW
     assert world.offset() == 20
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_refused_is_tried_again_in_a_while(world: FollowedWorld) -> None:
     now_s = [1_000.0]
     with closing(world.syncer(clock=lambda: now_s[0])) as syncer:
@@ -201,6 +211,7 @@ def refuse_log(world: FollowedWorld) -> None:
     world.source.alter_responses("Metadata", alter)
 
 
+@pytest.mark.slow
 def test_a_log_that_may_not_be_read_is_polled_and_the_reason_says_what_to_grant(
     world: FollowedWorld, syncer: GroupSyncer
 ) -> None:
@@ -242,6 +253,7 @@ def test_where_following_is_off_the_log_is_not_looked_at(tmp_path: Path) -> None
         syncer.close()
 
 
+@pytest.mark.slow
 def test_an_unknown_version_is_polled_instead(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     with world.source.lock:
@@ -254,6 +266,7 @@ def test_an_unknown_version_is_polled_instead(world: FollowedWorld, syncer: Grou
     assert done.is_followed, "what is behind it may be read"
 
 
+@pytest.mark.slow
 def test_a_log_that_is_another_one_now_is_read_anew(world: FollowedWorld, syncer: GroupSyncer) -> None:
     for offset in (10, 20, 30):
         world.commit(offset)
@@ -267,6 +280,7 @@ def test_a_log_that_is_another_one_now_is_read_anew(world: FollowedWorld, syncer
     assert world.offset() == 40
 
 
+@pytest.mark.slow
 def test_a_log_with_more_partitions_is_followed_in_all_of_them(world: FollowedWorld, syncer: GroupSyncer) -> None:
     world.commit(10)
     syncer.run_pass(T0)
@@ -279,6 +293,7 @@ def test_a_log_with_more_partitions_is_followed_in_all_of_them(world: FollowedWo
     wait_for("the commit at the target", lambda: bool(syncer.step()) and world.offset() == 30)
 
 
+@pytest.mark.slow
 def test_a_source_that_does_not_answer_is_an_error_of_the_step_and_nothing_is_lost(
     world: FollowedWorld, syncer: GroupSyncer
 ) -> None:
@@ -298,6 +313,7 @@ def _is_there(world: FollowedWorld, syncer: GroupSyncer, offset: int) -> bool:
     return world.offset() == offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 4))])
 def test_a_target_has_only_what_was_committed_in_order_whenever_a_sync_is_killed(tmp_path: Path, seed: int) -> None:
     """A sync keeps nothing, so one that is left in the middle is one that was killed."""
@@ -350,6 +366,7 @@ def test_a_target_has_only_what_was_committed_in_order_whenever_a_sync_is_killed
         syncer.close()
 
 
+@pytest.mark.slow
 def test_the_thread_does_steps_between_passes_and_serves_the_lag(world: FollowedWorld) -> None:
     lags: list[GroupLag] = []
     storage = TableStorage(world.config.tables)
@@ -381,6 +398,7 @@ def test_steps_take_half_of_the_time_and_a_tenth_of_a_core_for_commits_at_most(
     assert step_interval_s(took_s, commit_cpu_s=commit_cpu_s, is_failed=is_failed) == pytest.approx(expected_s)
 
 
+@pytest.mark.slow
 def test_the_cpu_of_reading_the_log_is_known_apart(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     world.log([(commit_key("billing", TOPIC, 0), commit_value(offset)) for offset in range(90)])
@@ -390,6 +408,7 @@ def test_the_cpu_of_reading_the_log_is_known_apart(world: FollowedWorld, syncer:
     assert 0.0 < syncer.read_cpu_s < time.thread_time() - began
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_reported_and_the_next_pass_goes_on(world: FollowedWorld) -> None:
     problems: list[str] = []
     storage = TableStorage(world.config.tables)
@@ -408,6 +427,7 @@ def test_a_step_that_fails_is_reported_and_the_next_pass_goes_on(world: Followed
         wait_for("the commit at the target", lambda: world.offset() == 20)
 
 
+@pytest.mark.slow
 def test_polling_is_reported_once_and_once_more_with_the_number_of_records(world: FollowedWorld) -> None:
     refuse_log(world)
     world.commit(10)

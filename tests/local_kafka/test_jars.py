@@ -87,6 +87,7 @@ def test_jars_are_fetched_once(tmp_path: Path, java_home: Path) -> None:
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars.lock", "one-1.0", "runs"]
 
 
+@pytest.mark.slow
 def test_two_who_fetch_at_the_same_time_fetch_once(tmp_path: Path, java_home: Path) -> None:
     write_java(java_home, 'echo run >> "$folder/../../runs"; sleep 0.3; touch "$folder/one-1.0.jar"')
     cache = tmp_path / "cache"

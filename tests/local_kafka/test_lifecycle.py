@@ -33,6 +33,7 @@ class Member:
         self._killed.set()
 
 
+@pytest.mark.slow
 def test_the_first_error_is_raised_and_nothing_is_left_running() -> None:
     members = [Member(), Member(BrokerStartError("no memory")), Member(starts_at_once=True)]
     with pytest.raises(BrokerStartError, match="no memory"):

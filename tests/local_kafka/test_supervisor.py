@@ -54,6 +54,7 @@ def test_t_is_sigterm(tmp_path: Path) -> None:
         assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.slow
 def test_k_kills_a_program_that_ignores_sigterm(tmp_path: Path) -> None:
     with supervised(tmp_path / "log", STUBBORN) as (process, pid):
         wait_for(tmp_path / "log", "up", process)

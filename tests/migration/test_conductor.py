@@ -29,6 +29,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("direction", "is_denied"), CASES)
 def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direction, is_denied: bool) -> None:
     count = effect_count(direction, is_denied=is_denied)
@@ -57,6 +58,7 @@ def test_a_rollback_compares_nothing_from_before_the_move_where_nothing_was_writ
     assert stage.perform(Direction.ROLLBACK) is Phase.RETURNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_denied", [False, True])
 def test_an_abort_at_any_effect_before_the_point_of_no_return_leaves_nothing_behind(is_denied: bool) -> None:
     aborted = 0

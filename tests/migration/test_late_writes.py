@@ -125,6 +125,7 @@ def at_source(monkeypatch: pytest.MonkeyPatch, *writes: LateWrite) -> None:
 FIRST, SECOND, THIRD = (LateWrite(topic_partition=ORDERS, start=start, end=start + 5, record_count=5) for start in (20, 30, 40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("choice", "topic"), [(Choice.CARRY, "orders"), (Choice.QUARANTINE, "__late-writes.orders")])
 def test_late_writes_are_copied_once_to_the_topic_of_the_choice(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, choice: Choice, topic: str
@@ -142,6 +143,7 @@ def test_late_writes_are_copied_once_to_the_topic_of_the_choice(
     assert lines[0].startswith("orders-0 offsets 20 to 24 (5 records): c")
 
 
+@pytest.mark.slow
 def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_choice(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_ch
     assert [(made.start, made.end, made.target_topic) for _, made in copies.made] == [(20, 25, "orders"), (30, 35, "orders")]
 
 
+@pytest.mark.slow
 def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
     assert [made.target_topic for _, made in copies.made] == [name.topic]
 
 
+@pytest.mark.slow
 def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +197,7 @@ def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
     ]
 
 
+@pytest.mark.slow
 def test_a_log_with_only_markers_and_aborted_records_holds_none() -> None:
     with StrictCluster() as west:
         west.create_topic("orders", 4)

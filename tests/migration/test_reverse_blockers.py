@@ -98,6 +98,7 @@ def test_offsets_that_the_reverse_file_preserves_are_in_the_way_and_never_regist
     assert list(move.folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_deleted_since_the_point_of_no_return_gets_no_position(
     move: Move, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_topic_that_was_deleted_since_the_point_of_no_return_gets_no_position(
     assert reverse_positions(move.reverse()) == {orders: 0}
 
 
+@pytest.mark.slow
 def test_a_topic_that_its_broker_does_not_show_has_to_be_looked_for_again(move: Move) -> None:
     move.topic()
     register_positions(move.reverse(), {TopicPartition("orders", 0): 0})

@@ -254,6 +254,7 @@ def test_the_json_of_a_connector_is_one_flow(tmp_path: Path) -> None:
     assert set(told(CONNECTOR, tmp_path)) == {"(sync.topic.acls.enabled = true)"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [TWO_WAYS, IDENTITY, SEPARATOR, OAUTH, CLOUD_AND_KERBEROS, CONNECTOR])
 def test_a_written_file_is_a_mirror_file_and_holds_no_secret(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -83,6 +83,7 @@ def content(size: int) -> bytes:
     return random.Random(size).randbytes(size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 100, mmap.PAGESIZE - 1, mmap.PAGESIZE, mmap.PAGESIZE + 1, 1 << 20])
 def test_content_is_equal_for_all_sizes_around_the_borders_of_blocks(folder: ObjectStore, small_buffer: int, piece: int) -> None:
     for blocks in range(6):
@@ -206,6 +207,7 @@ def filled(store: ObjectStore, ranges: list[tuple[int, int]], *, is_read_once: b
     return bytes(target)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("direct_reads_of_any_size")
 @pytest.mark.parametrize("is_read_once", [False, True])
 def test_ranges_anywhere_fill_a_target_one_behind_the_other(folder: ObjectStore, *, is_read_once: bool) -> None:

@@ -94,6 +94,7 @@ def test_ranges_are_read_over_one_connection(server: RangeServer, reader: RangeR
     assert server.connections == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -117,6 +118,7 @@ def test_what_may_pass_is_repeated_with_the_pauses_of_obstore(
     assert pauses.seconds == [0.1, 0.15, 0.2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -158,6 +160,7 @@ def test_no_attempt_begins_when_the_time_for_retries_is_over(server: RangeServer
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.HANG, Fault.HANG_HALF, Fault.TRICKLE])
 def test_an_attempt_ends_at_its_timeout(server: RangeServer, authority: Authority, pauses: Pauses, fault: Fault) -> None:
     options = options_of(authority, timeout_ms=150.0, retry=replace(options_of(authority).retry, max_retries=1))

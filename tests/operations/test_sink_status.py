@@ -59,6 +59,7 @@ def report_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return document
 
 
+@pytest.mark.slow
 def test_the_last_micro_batches_the_run_and_target_offsets_are_reported(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = report_of(capsys, str(tables))
     assert (report["sink"], report["run"]["run_epoch"], report["run"]["is_alive"]) == ("sink", 1, True)
@@ -74,6 +75,7 @@ def test_the_last_micro_batches_the_run_and_target_offsets_are_reported(tables: 
     assert report["unsettled"] == []
 
 
+@pytest.mark.slow
 def test_a_decision_that_is_not_committed_is_reported_until_the_next_run_commits_it(
     target: StrictCluster, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +93,7 @@ def test_a_decision_that_is_not_committed_is_reported_until_the_next_run_commits
     assert (report["unsettled"], report["partitions"][0]["record_count"]) == ([], 8)
 
 
+@pytest.mark.slow
 def test_the_report_is_readable(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("sink", "status", str(tables), "--name", "sink") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -102,6 +105,7 @@ def test_the_report_is_readable(tables: Path, capsys: pytest.CaptureFixture[str]
     assert any(re.search(r"out .* 0 .* 6 ", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_an_earlier_incarnation_of_a_topic_is_left_out(
     target: StrictCluster, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +120,7 @@ def test_an_earlier_incarnation_of_a_topic_is_left_out(
     assert partition["record_count"] == 1
 
 
+@pytest.mark.slow
 def test_other_tables_and_names_are_refused_in_one_line(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(tmp_path / "nowhere")], "there is no table written_records where `tables` says: run the sink once"),
@@ -129,6 +134,7 @@ def test_other_tables_and_names_are_refused_in_one_line(tables: Path, tmp_path: 
         assert printed.out == ""
 
 
+@pytest.mark.slow
 def test_the_console_script_reports_without_pandas(tables: Path) -> None:
     ended = console("sink", "status", str(tables), "--json")
     assert (ended.code, ended.slow_imports) == (0, "[]")

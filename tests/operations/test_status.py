@@ -138,6 +138,7 @@ def test_the_tables_of_another_mirror_are_refused(tmp_path: Path) -> None:
         status.gather_status(config(tmp_path, mirror="other"))
 
 
+@pytest.mark.slow
 def test_clusters_that_are_unreachable_leave_positions_and_the_report_says_why_the_rest_is_missing(tmp_path: Path) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
@@ -158,6 +159,7 @@ def test_rows_that_may_still_be_removed_are_no_progress(tmp_path: Path, monkeypa
     assert partition.position == 90
 
 
+@pytest.mark.slow
 def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     owner = take_over(settings.tables)
@@ -202,6 +204,7 @@ def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeyp
     assert (ended.waiting_for, ended.planned_at_ms) == (None, 20_000)
 
 
+@pytest.mark.slow
 def test_a_start_is_shown_until_it_is_heard_to_plan_or_to_wait_or_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -277,6 +277,7 @@ def test_of_three_hundred_topics_those_that_need_attention_come_first_and_the_re
     )
 
 
+@pytest.mark.slow
 def test_all_shows_every_partition() -> None:
     text = rendered(_many(300), is_whole=True)
     assert len(rows(text)) == 300

@@ -39,6 +39,7 @@ def _values(world: World, topic: str) -> list[str]:
     return list(world.target.read(topic, 0).values())
 
 
+@pytest.mark.slow
 def test_after_a_target_topic_was_deleted_the_mirror_is_clean_once_it_is_forgotten(world: World) -> None:
     former = TopicIncarnation("a", world.source.topic_ids()["a"])
     world.controls().add("pause", ["a"])
@@ -73,6 +74,7 @@ def test_after_a_target_topic_was_deleted_the_mirror_is_clean_once_it_is_forgott
         _forget(world, "a")
 
 
+@pytest.mark.slow
 def test_a_source_topic_that_was_created_again_is_mirrored_once_the_former_is_forgotten(world: World) -> None:
     world.delete_source_topic("a")
     world.create_source_topic("a", 1)

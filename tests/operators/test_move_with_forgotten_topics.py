@@ -72,6 +72,7 @@ def test_a_wave_that_names_a_forgotten_topic_says_so(world: World) -> None:
     assert problem.startswith("waves: all: topics: a is forgotten")
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_created_again_moves_like_any_other(world: World) -> None:
     world.delete_source_topic("a")
     world.create_source_topic("a", 1)

@@ -169,6 +169,7 @@ def test_the_generator_finds_records_that_older_tables_would_copy_twice(
     assert "twice" in (finding(*OLDER_TABLES) or "")
 
 
+@pytest.mark.slow
 def test_the_generator_finds_a_paused_topic_that_is_copied(
     finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_the_generator_finds_a_paused_topic_that_is_copied(
     assert "is paused or handed over" in (finding(*script) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [Pause, HandOver])
 @pytest.mark.parametrize("offsets", ["translated", "preserved"])
 def test_a_micro_batch_that_a_kill_left_undecided_is_taken_up_without_topics_that_are_paused_since(
@@ -216,6 +218,7 @@ def test_no_sequence_with_further_actions_loses_a_record_or_ends_without_a_way_o
         assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)
 
 
+@pytest.mark.slow
 def test_a_refused_batch_is_kept_listed_and_released_once_whenever_the_command_is_killed(tmp_path: Path) -> None:
     refused = (Run(), SetRefused("quarantine"), LimitTarget(0, is_small=True), WriteLarge(0, 0), Write(0, 0, 2), Run())
     for kill_at in range(0, 24, 3):
@@ -225,6 +228,7 @@ def test_a_refused_batch_is_kept_listed_and_released_once_whenever_the_command_i
         assert "1 released, 0 refused again" in done.events or kill_at, done.events
 
 
+@pytest.mark.slow
 def test_a_range_is_copied_again_once_whenever_the_command_is_killed(tmp_path: Path) -> None:
     for kill_at in range(0, 24, 3):
         done = perform((Write(0, 0, 3), Write(0, 0, 2), Run(), Redo(0, 0, 0, 100, kill_at, True), Run()), tmp_path / "world")
@@ -239,6 +243,7 @@ def test_the_generator_finds_a_copy_of_a_range_that_lacks_a_record(tmp_path: Pat
     assert "lost: ['a0:1']" in (done.finding or "")
 
 
+@pytest.mark.slow
 def test_the_generator_finds_a_sync_that_undoes_the_reset_of_a_group_whose_topic_is_handed_over(
     finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,6 +332,7 @@ def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_sl
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("has_map", "api"), [(True, "OffsetFetch"), (False, "OffsetFetch"), (True, "FindCoordinator")])
 def test_groups_and_ids_that_may_not_be_described_are_reported_where_asking_creates_nothing(
     planned: Planned, has_map: bool, api: str

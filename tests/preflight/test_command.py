@@ -34,6 +34,7 @@ def test_nothing_refused_is_0_and_nothing_is_imported_that_takes_long(conf: Path
     assert not (conf.parent / "tables").exists()
 
 
+@pytest.mark.slow
 def test_something_refused_is_1_also_for_machines(conf: Path, planned: Planned) -> None:
     planned.source.seed(("orders", 0), batch(6, 1, payload=b"x" * 900))
     ended = preflight(conf, "--json")

@@ -324,6 +324,7 @@ def verdict_of_run(config: MirrorConfig, case: Case, warnings: Callable[[], list
     raise AssertionError("the start has no end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_preflight_and_the_start_of_a_run_say_the_same(planned: Planned, name: str, caplog: pytest.LogCaptureFixture) -> None:
     case = CASES[name]

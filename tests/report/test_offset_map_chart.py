@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 from tests.report.contents import map_rows
 
@@ -32,6 +33,7 @@ def test_one_marker_in_a_million_offsets_is_seen_and_rebuilt_data_is_distinguish
     assert drawing.shifts == ((0, -10), (500_000, -10), (500_001, -11), (1_000_000, -11))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 500), st.sampled_from(["data", "gap", "abort"])), min_size=1, max_size=700),
     st.integers(0, 10**12),

@@ -45,6 +45,7 @@ def test_rows_that_older_versions_wrote_or_that_came_in_any_order_are_read() -> 
     assert (history.seconds > 0).all()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 700), st.integers(1, 300))
 def test_rates_hold_every_byte_and_have_no_peak_above_what_a_micro_batch_did(count: int, points: int) -> None:
     history = history_of([row(number, size_bytes=1_000 + number) for number in range(1, count + 1)])

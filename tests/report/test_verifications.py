@@ -30,6 +30,7 @@ def shown(mirrored: Mirrored) -> list[ShownVerification]:
     return list(shown_verifications(tables, mirrored.owner.positions()))
 
 
+@pytest.mark.slow
 def test_a_verification_is_shown_with_what_was_copied_since(copied: Mirrored) -> None:
     assert shown(copied) == []
     copied.verify()
@@ -40,6 +41,7 @@ def test_a_verification_is_shown_with_what_was_copied_since(copied: Mirrored) ->
     assert verification.recorded.finished_at_ms is not None
 
 
+@pytest.mark.slow
 def test_a_newer_one_that_was_interrupted_or_different_comes_first(copied: Mirrored) -> None:
     def fail(_: object) -> None:
         raise RetriableError("NETWORK_EXCEPTION", "gone")

@@ -76,6 +76,7 @@ def test_the_rest_of_the_registry_stays_in_its_mode(pair: Pair) -> None:
     assert seen == ["READWRITE"]
 
 
+@pytest.mark.slow
 def test_what_is_deleted_at_the_target_is_not_purged_by_import_mode(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     pair.copy()
@@ -108,6 +109,7 @@ def test_subjects_are_selected_by_pattern(pair: Pair) -> None:
     assert pair.target.rules.subjects(deleted=True) == ["money", "orders-value"]
 
 
+@pytest.mark.slow
 def test_a_reference_outside_of_the_selection_is_a_conflict_until_the_target_has_it(pair: Pair) -> None:
     fill(pair.source.rules)
     report = pair.copy(include=["orders-value"])
@@ -208,6 +210,7 @@ def test_a_registry_that_ignores_ids_is_noticed_at_the_first_one(pair: Pair) -> 
     assert pair.target.rules.modes == {"": "READWRITE"}
 
 
+@pytest.mark.slow
 def test_a_failure_sets_the_modes_back_and_the_next_run_continues(pair: Pair) -> None:
     fill(pair.source.rules)
     pair.target.faults.append(RegistryFault("POST", "/subjects/orders-value/", 500))
@@ -220,6 +223,7 @@ def test_a_failure_sets_the_modes_back_and_the_next_run_continues(pair: Pair) ->
     assert pair.target.rules.versions == pair.source.rules.versions
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_lost_meanwhile_is_set_back_by_the_next_run(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     pair.source.rules.register("b", {"schema": '"long"'})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.schemas import Schema
@@ -41,6 +42,7 @@ def test_ten_thousand_versions_of_a_subject_are_no_recursion() -> None:
     assert registration_order(reversed(versions)) == versions
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(1, 30))
 def test_every_version_is_behind_what_it_refers_to(data: st.DataObject, count: int) -> None:
     versions: list[SubjectVersion] = []

@@ -44,6 +44,7 @@ def test_another_type_reference_or_contract_is_another_schema(other: Schema) -> 
     assert not Schema(text=_RECORD).is_same(other)
 
 
+@pytest.mark.slow
 @given(_json_values)
 def test_every_json_value_is_the_same_as_itself_written_differently(value: object) -> None:
     assert Schema(text=json.dumps(value, indent=2)).is_same(Schema(text=json.dumps(value, sort_keys=True)))

@@ -45,6 +45,7 @@ def passes(pair: Pair, **schemas: Any) -> SchemaPasses:
     return SchemaPasses(pair.config(**schemas), lambda _registry: pair.history())
 
 
+@pytest.mark.slow
 def test_differences_are_logged_before_they_are_registered_with_equal_ids(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     fill(pair.source.rules)
     following = passes(pair)
@@ -90,6 +91,7 @@ def test_a_registry_that_gives_other_ids_or_only_reads_is_refused(pair: Pair) ->
     assert pair.target.rules.versions == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "pid", "age_ms", "is_abandoned"),
     [

@@ -43,6 +43,7 @@ def clouds(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CloudSig
         yield clouds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", GATED)
 def test_a_broker_that_checks_tokens_as_the_cloud_does_lets_the_client_in(clouds: CloudSignIns, method: str) -> None:
     gate = clouds.gate(method)
@@ -57,6 +58,7 @@ def test_a_broker_that_checks_tokens_as_the_cloud_does_lets_the_client_in(clouds
     assert gate.problems == []
 
 
+@pytest.mark.slow
 def test_a_token_of_another_key_is_refused_with_what_to_check(clouds: CloudSignIns, environment: pytest.MonkeyPatch) -> None:
     gate = clouds.gate("aws_msk_iam")
     with StrictCluster() as broker:

@@ -200,6 +200,7 @@ def assert_nothing_shown(ground: Ground, config: ClientConfig, error: MirrorErro
     assert [(where, secret) for where, text in shown.items() for secret in secrets if secret in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_to_sign_in_shows_no_secret(failure: str, ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
@@ -207,6 +208,7 @@ def test_a_failure_to_sign_in_shows_no_secret(failure: str, ground: Ground, capl
     assert_nothing_shown(ground, config, error, caplog.text)
 
 
+@pytest.mark.slow
 def test_the_libraries_of_the_clouds_log_no_secret(
     ground: Ground, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

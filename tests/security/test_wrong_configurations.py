@@ -151,6 +151,7 @@ def shown(text: str, folder: Path) -> str:
     return re.sub(r"http://127\.0\.0\.1:\d+", "http://idp.example", text).replace("|", r"\|")
 
 
+@pytest.mark.slow
 def test_the_table_of_the_docs_is_what_wrong_configurations_are_answered(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

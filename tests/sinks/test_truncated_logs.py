@@ -100,6 +100,7 @@ def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_repo
     assert problem.text.endswith("the mirror continues at offset 10")
 
 
+@pytest.mark.slow
 def test_it_is_reported_once_and_later_leader_epochs_are_compared_again(driver: Driver) -> None:
     driver.copy([cut()], [slot(10, 15)])
     driver.copy([slot(15, 20)])
@@ -139,6 +140,7 @@ def test_what_can_only_be_found_out_by_reading_again_is_tried_again(driver: Driv
     assert driver.owner.positions()[SOURCE].offset == 10
 
 
+@pytest.mark.slow
 def test_an_archive_begins_the_next_lineage_instead_and_the_next_round_compares_epochs_again(
     tmp_path: Path, clusters: Clusters
 ) -> None:

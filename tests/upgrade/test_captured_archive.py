@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.support.archives import ArchiveOfTest
 from tests.support.record_batches import batch
 from tests.upgrade.conftest import Captured
@@ -36,6 +37,7 @@ def scanned(config: ArchiveConfig) -> int:
     return sum(len(rows) for part in parts for rows in record_rows(read_part(store, part), bounds))
 
 
+@pytest.mark.slow
 def test_an_archive_of_an_earlier_release_is_verified_read_continued_and_rebuilt(captured: Captured, tmp_path: Path) -> None:
     config = ArchiveConfig.load(captured.folder / "archive.yaml")
     before, record_count = stored_rows(config), scanned(config)

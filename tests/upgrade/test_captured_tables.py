@@ -60,6 +60,7 @@ def offsets_of(positions: Mapping[SourcePartition, Position]) -> dict[str, int]:
     return {f"{source.topic}-{source.partition}": position.offset for source, position in sorted(positions.items())}
 
 
+@pytest.mark.slow
 def test_it_reads_what_the_earlier_code_read(captured: Captured) -> None:
     assert contents(captured.folder) == captured.contents
 
@@ -70,6 +71,7 @@ def test_the_files_of_the_mirror_the_archive_and_the_restore_are_accepted(captur
     assert RestoreConfig.load(captured.folder / "restore.yaml").restore == RESTORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mirror", "tables", "layout"), FORMATS)
 def test_it_takes_the_tables_over_as_the_next_run_with_the_same_positions(
     captured: Captured, mirror: str, tables: str, layout: TableLayout
@@ -84,6 +86,7 @@ def test_it_takes_the_tables_over_as_the_next_run_with_the_same_positions(
         assert offsets_of(owner.positions()) == captured.contents[kind]["positions"]
 
 
+@pytest.mark.slow
 def test_it_decides_behind_the_rows_of_the_earlier_code_which_stay_as_they_are(captured: Captured) -> None:
     tables = captured.folder / MIRROR_TABLES
     owner = take_over(tables, MIRROR, OFFSET_MAP_LAYOUT)
@@ -128,6 +131,7 @@ def test_todays_planner_reads_the_spark_checkpoint(captured: Captured, tables: s
     assert planned
 
 
+@pytest.mark.slow
 def test_what_operators_have_done_is_still_there(captured: Captured) -> None:
     storage = TableStorage(str(captured.folder / MIRROR_TABLES))
     assert Controls.open(storage).paused().keys() == {NARROW}
@@ -138,12 +142,14 @@ def test_what_operators_have_done_is_still_there(captured: Captured) -> None:
     assert {position.group for position in groups.positions} == {"billing"}
 
 
+@pytest.mark.slow
 def test_a_record_is_read_from_an_archived_object(captured: Captured) -> None:
     archive = ArchiveReader.open(str(captured.folder / ARCHIVE_TABLES), str(captured.folder / "objects"))
     records = archive.read_records(ORDERS, 0, 7, 8)
     assert [(record.offset, record.value) for record in records] == [(7, b"order 7")]
 
 
+@pytest.mark.slow
 def test_nothing_in_the_captured_files_names_the_machine(captured: Captured) -> None:
     hosts: set[Any] = {
         row["host"] for row in TableStorage(str(captured.folder / MIRROR_TABLES)).best_effort_tables().read("runs", ())

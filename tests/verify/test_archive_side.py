@@ -48,6 +48,7 @@ def read(reader: LogReader, start: int, end: int, *, is_first: bool = True) -> l
     return bases
 
 
+@pytest.mark.slow
 def test_batches_of_a_range_are_read_up_to_the_cut(archive: ArchiveOfTest) -> None:
     reader, second = side(archive, end=24).readers(ORDERS_0, NO_STARTS)
     assert read(reader, 0, 30) == [0, 10, 20]
@@ -57,6 +58,7 @@ def test_batches_of_a_range_are_read_up_to_the_cut(archive: ArchiveOfTest) -> No
     assert reader.read_bytes == len(batch(0, 10)) * 3
 
 
+@pytest.mark.slow
 def test_what_is_known_of_the_topic_comes_from_the_archive(archive: ArchiveOfTest) -> None:
     stamped = side(archive, configs={"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})
     view = stamped.topic("orders")
@@ -68,6 +70,7 @@ def test_what_is_known_of_the_topic_comes_from_the_archive(archive: ArchiveOfTes
     assert stamped.log_view(TopicPartition("orders", 1)).log_end == 0
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_archived_damaged_is_reported_and_the_next_ones_are_read(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     damaged = bytearray(batch(0, 10))
@@ -79,6 +82,7 @@ def test_a_batch_that_was_archived_damaged_is_reported_and_the_next_ones_are_rea
     assert reader.log.damages == {0: CRC_REASON}
 
 
+@pytest.mark.slow
 def test_a_changed_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:
     first = min((tmp_path / "objects").rglob("*.batches"))
     content = bytearray(first.read_bytes())
@@ -89,6 +93,7 @@ def test_a_changed_object_ends_the_verification(archive: ArchiveOfTest, tmp_path
         read(reader, 15, 30)
 
 
+@pytest.mark.slow
 def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:
     min((tmp_path / "objects").rglob("*.batches")).unlink()
     reader, _ = side(archive).readers(ORDERS_0, NO_STARTS)
@@ -96,12 +101,14 @@ def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path
         read(reader, 0, 30)
 
 
+@pytest.mark.slow
 def test_what_retention_of_the_archive_deleted_lies_below_the_start_of_the_log(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(20, 10)]}, positions={ORDERS: 20})
     assert side(archive, start=0).log_view(ORDERS_0).log_start == 20
 
 
+@pytest.mark.slow
 def test_records_of_a_batch_below_its_row_do_not_belong_to_the_comparison(tmp_path: Path) -> None:
     """DeleteRecords cut the log inside of a batch before it was archived."""
     archive = ArchiveOfTest(archive_config(tmp_path))

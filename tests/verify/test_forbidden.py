@@ -52,6 +52,7 @@ def test_a_hidden_topic_is_neither_equal_nor_missing_and_is_named_with_its_clust
     assert caught.value.problems == (f"{where}: topic orders: TOPIC_AUTHORIZATION_FAILED: grant Read on topic orders",)
 
 
+@pytest.mark.slow
 def test_what_either_side_hides_is_reported_at_once(copied: Mirrored) -> None:
     copied.source.change_always("Metadata", HIDDEN)
     copied.target.change_always("Metadata", HIDDEN)
@@ -60,6 +61,7 @@ def test_what_either_side_hides_is_reported_at_once(copied: Mirrored) -> None:
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["source cluster east", "target cluster west"]
 
 
+@pytest.mark.slow
 def test_a_hidden_topic_that_is_not_to_be_verified_does_not_matter(copied: Mirrored) -> None:
     copy_topic(copied, "secret")
     copied.source.change_always("Metadata", error(29, ("secret", -1)))
@@ -70,6 +72,7 @@ def test_a_hidden_topic_that_is_not_to_be_verified_does_not_matter(copied: Mirro
         copied.verify()
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_deleted_is_reported_as_such(copied: Mirrored) -> None:
     copy_topic(copied, "other")
     copied.source.delete_topic("orders")
@@ -81,6 +84,7 @@ def test_a_topic_that_was_deleted_is_reported_as_such(copied: Mirrored) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), [(-1, ConfigError), (5, RetriableError)])
 def test_no_other_error_is_taken_for_a_deleted_topic(copied: Mirrored, code: int, expected: type[Exception]) -> None:
     copied.source.change_always("Metadata", error(code, ("orders", -1)))
@@ -88,6 +92,7 @@ def test_no_other_error_is_taken_for_a_deleted_topic(copied: Mirrored, code: int
         copied.verify()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize(("api", "topic_partition"), [("Fetch", ("orders", 0)), ("DescribeConfigs", ("orders", -1))])
 def test_a_topic_that_is_listed_but_not_to_be_read_is_reported_with_its_cluster(
@@ -101,6 +106,7 @@ def test_a_topic_that_is_listed_but_not_to_be_read_is_reported_with_its_cluster(
         copied.verify()
 
 
+@pytest.mark.slow
 def test_a_topic_that_the_mirror_begins_meanwhile_is_verified_and_not_taken_for_deleted(copied: Mirrored) -> None:
     copied.target.change("Metadata", after(lambda: copy_topic(copied, "late")))
     report = copied.verify()

@@ -94,6 +94,7 @@ def test_each_contradiction_of_the_map_with_itself_is_reported(
 row_sizes = st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["data", "data", "commit", "gap"])), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(row_sizes, st.integers(1, 60), st.integers(0, 40), st.integers(0, 60))
 def test_ranges_cover_both_lines_of_offsets_once(
     sizes: list[tuple[int, str]], size_bytes: int, skipped: int, behind: int

@@ -104,6 +104,7 @@ def test_every_refusal_is_named_with_the_brokers_reason_and_the_others_are_creat
     )
 
 
+@pytest.mark.slow
 def test_partitions_are_added_and_never_removed(nodes: StrictCluster, cluster: Cluster) -> None:
     nodes.create_topic("grows", 1)
     nodes.create_topic("has_more", 3)
@@ -148,6 +149,7 @@ def test_topics_are_deleted_by_name_or_by_id_and_missing_ones_passed_over(nodes:
         delete_topics(cluster, ["b"], within(10_000))
 
 
+@pytest.mark.slow
 def test_records_are_deleted_at_every_leader_and_refusals_named(nodes: StrictCluster, cluster: Cluster) -> None:
     nodes.create_topic("many", 3)
     nodes.create_topic("compacted", 1, **settings_of(cleanup_policy="compact"))
@@ -185,6 +187,7 @@ def test_the_controller_is_asked_and_looked_for_where_it_moves(nodes: StrictClus
     assert asked == [("CreateTopics", 2), ("CreatePartitions", 2), ("CreatePartitions", 3), ("DeleteTopics", 3)]
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_elected_late_is_waited_for_until_the_deadline(nodes: StrictCluster, cluster: Cluster) -> None:
     nodes.controller_id = -1
     with pytest.raises(
@@ -211,6 +214,7 @@ def test_only_what_is_throttled_is_asked_again_and_not_sooner_than_the_broker_sa
     assert slept == [0.7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "act"),
     [
@@ -257,6 +261,7 @@ def test_what_is_not_answered_in_time_is_no_refusal(nodes: StrictCluster) -> Non
             delete_topics(cluster, ["a"], clock.deadline())
 
 
+@pytest.mark.slow
 def test_a_broker_that_accepts_connections_and_is_silent_is_not_waited_for_without_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, closing(connect(f"127.0.0.1:{silent.getsockname()[1]}")) as cluster:
         with pytest.raises(RetriableError, match="target topic t was not created"):

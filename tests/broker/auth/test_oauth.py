@@ -42,6 +42,7 @@ def from_callable(name: str, config: str) -> Token:
     return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline(5_000))
 
 
+@pytest.mark.slow
 def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
         actual = from_endpoint(endpoint, scope="a b", extensions="one=1, two=2")
@@ -52,6 +53,7 @@ def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
         assert actual.value not in repr(actual)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "secret", "kind", "message"),
     [
@@ -78,6 +80,7 @@ def test_what_is_no_url_is_said(url: str) -> None:
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
+@pytest.mark.slow
 def test_a_token_may_name_its_end_itself_and_a_response_without_any_is_no_token(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
         endpoint.says_lifetime = False
@@ -94,6 +97,7 @@ def test_an_endpoint_that_is_unreachable_may_come_back(tmp_path: Path) -> None:
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_silent_is_given_up_in_time_and_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"

@@ -94,6 +94,7 @@ def test_names_of_librdkafka_for_client_credentials_are_aliases(endpoint: TokenE
     assert token({"token.endpoint.url": endpoint.url, **names}).value == endpoint.issued[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [
@@ -115,6 +116,7 @@ def test_jwt_bearer_is_granted_to_a_signed_assertion(endpoint: TokenEndpoint, ot
     assert endpoint.requests[-1].get("scope") == others.get("scope")
 
 
+@pytest.mark.slow
 def test_a_template_fills_header_and_claims_and_properties_override_it(endpoint: TokenEndpoint, tmp_path: Path) -> None:
     template, key_file = tmp_path / "template.json", tmp_path / "key.pem"
     key_file.write_text(pem(RSA_KEY))
@@ -129,6 +131,7 @@ def test_a_template_fills_header_and_claims_and_properties_override_it(endpoint:
     assert (claims["sub"], claims["team"], claims["aud"]) == ("of-the-template", "data", endpoint.url)
 
 
+@pytest.mark.slow
 def test_an_assertion_of_a_file_is_sent_as_it_is_now(endpoint: TokenEndpoint, tmp_path: Path) -> None:
     file = tmp_path / "assertion"
     given = {"token.endpoint.url": endpoint.url, "grant.type": JWT_BEARER, "assertion.file": str(file)}
@@ -141,6 +144,7 @@ def test_an_assertion_of_a_file_is_sent_as_it_is_now(endpoint: TokenEndpoint, tm
         assert jwt.decode(issued.value, options={"verify_signature": False})["sub"] == f"mirror-{number}"
 
 
+@pytest.mark.slow
 def test_a_client_authenticates_by_its_key_and_never_by_the_same_assertion_twice(endpoint: TokenEndpoint) -> None:
     endpoint.accepts = ("assertion",)
     given = {
@@ -185,6 +189,7 @@ BAD_KEYS: list[tuple[dict[str, str], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("others", "message"), BAD_KEYS)
 def test_an_assertion_that_cannot_be_made_is_explained(endpoint: TokenEndpoint, others: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
@@ -209,6 +214,7 @@ def test_a_token_of_a_file_is_read_again_for_every_connection(tmp_path: Path, en
         assert 590 < actual.expires_at_s - time.time() <= 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -237,6 +243,7 @@ def test_an_opaque_token_of_a_file_has_no_expiry_but_is_sent(tmp_path: Path) -> 
     assert token({"token.endpoint.url": (tmp_path / "token").as_uri()}).value == "opaque-token"
 
 
+@pytest.mark.slow
 def test_the_claim_of_the_subject_must_be_in_the_token(endpoint: TokenEndpoint) -> None:
     assert token(by_secret(endpoint, **{"sub.claim.name": "sub"})).value
     with pytest.raises(ConfigError, match=r"sub\.claim\.name: the token has no claim azp"):
@@ -258,6 +265,7 @@ def test_azure_imds_is_asked_with_its_header_and_without_a_proxy(monkeypatch: py
             token(given | {"config": "query=api-version=2018-02-01&resource=api://other"})
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_sends_byte_by_byte_is_given_up_at_the_deadline() -> None:
     stopped = threading.Event()
 

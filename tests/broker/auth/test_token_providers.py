@@ -108,6 +108,7 @@ def test_a_token_of_msk_has_the_signature_that_its_brokers_compute(
     assert msk_problem(token.value, region, {ACCESS_KEY: ("another", "")}) == "signature"
 
 
+@pytest.mark.slow
 def test_a_token_of_msk_is_signed_by_the_role_of_the_properties(aws_keys: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with Sts({ACCESS_KEY: SECRET_KEY}, "eu-west-1", {ROLE: ROLE_KEYS}) as sts:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
@@ -148,6 +149,7 @@ def _of(given: ClientConfig) -> Token:
     return token_of_msk(given)
 
 
+@pytest.mark.slow
 def test_azure_asks_the_metadata_service_for_the_namespace_of_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {"https://payments.servicebus.windows.net": lambda: "of-the-namespace", "api://kafka": lambda: "of-kafka"}
     with AzureMetadata(tokens, client_ids=("user-assigned",)) as service:
@@ -211,6 +213,7 @@ def test_google_sends_the_token_of_a_machine_in_googles_format(monkeypatch: pyte
         assert google_problem(named.value, service.issued, "other@example.org") is None
 
 
+@pytest.mark.slow
 def test_google_signs_with_the_key_of_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with GoogleTokens(EMAIL, KEY.public_key()) as service:
         file = google_key_file(tmp_path / "key.json", EMAIL, KEY_PEM, service.token_url)
@@ -302,6 +305,7 @@ def test_a_library_that_is_not_installed_is_one_line_with_the_extra(
     assert "\n" not in problem
 
 
+@pytest.mark.slow
 def test_a_provider_that_hangs_gets_one_request_and_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {"https://payments.servicebus.windows.net": lambda: "at-last"}
     with AzureMetadata(tokens) as service:

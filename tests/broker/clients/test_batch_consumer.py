@@ -122,6 +122,7 @@ def test_one_buffer_serves_all_polls_unless_it_is_still_viewed(cluster: StrictCl
         assert array.tobytes() == seen != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node_id", [1, 2])
 def test_a_broker_that_goes_away_is_an_error_of_the_poll_and_no_batch_is_lost(cluster: StrictCluster, node_id: int) -> None:
     cluster.seed(("orders", node_id - 1), batch(0, 1))
@@ -247,6 +248,7 @@ def test_a_response_for_another_partition_is_a_broken_one(cluster: StrictCluster
             poll_without_end(consumer)
 
 
+@pytest.mark.slow
 def test_what_does_not_exist_is_named_all_at_once_and_nothing_is_created(cluster: StrictCluster) -> None:
     with consumer_of(cluster) as consumer:
         with pytest.raises(ConfigError) as caught:

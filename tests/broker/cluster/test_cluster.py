@@ -173,6 +173,7 @@ def test_another_broker_is_asked_when_one_is_gone(fake: StrictCluster, client: C
     assert client.metadata([], clock.deadline()).brokers.keys() == {2}
 
 
+@pytest.mark.slow
 def test_a_silent_broker_costs_one_timeout_and_then_the_next_one_is_asked(fake: StrictCluster, clock: SleepingClock) -> None:
     client = client_of(fake, clock, request_timeout_ms=200, socket_connection_setup_timeout_ms=200)
     client.metadata(None, clock.deadline())
@@ -182,6 +183,7 @@ def test_a_silent_broker_costs_one_timeout_and_then_the_next_one_is_asked(fake: 
     client.close()
 
 
+@pytest.mark.slow
 def test_a_broker_that_stays_silent_does_not_keep_the_others_from_being_asked(fake: StrictCluster) -> None:
     """It accepts connections, and one attempt is as long as the setup of one connection may be."""
     times = {"request.timeout.ms": 200, "socket.connection.setup.timeout.ms": 200}
@@ -195,6 +197,7 @@ def test_a_broker_that_stays_silent_does_not_keep_the_others_from_being_asked(fa
     client.close()
 
 
+@pytest.mark.slow
 def test_leaders_are_not_waited_for_longer_than_one_request_may_take(fake: StrictCluster, clock: SleepingClock) -> None:
     client = client_of(fake, clock, request_timeout_ms=200)
     fake.change("Metadata", held(threading.Event()))
@@ -336,6 +339,7 @@ def test_a_refused_authorisation_is_for_the_operator_and_never_asked_again(
     assert fake.asked(api) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [api for api in ASKED if api != "FindCoordinator"])  # its response names a host to connect to
 def test_changed_bytes_of_a_response_are_read_or_refused_and_nothing_else(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str

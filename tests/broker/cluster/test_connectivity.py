@@ -76,6 +76,7 @@ def test_a_broker_that_is_too_old_is_named_with_its_cluster() -> None:
             reach(cluster, "source cluster east", clock.deadline())
 
 
+@pytest.mark.slow
 def test_a_token_endpoint_that_is_unreachable_is_named_and_not_the_brokers(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url

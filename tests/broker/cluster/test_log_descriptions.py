@@ -52,6 +52,7 @@ def test_producers_are_those_of_the_end_or_of_later(seeded: StrictCluster, clien
     assert (log.end, log.producers[0].last_sequence) == (5, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["ListOffsets", "DescribeProducers"])
 @pytest.mark.parametrize("code", [5, 6, 7])
 def test_an_error_leaves_no_response_behind_that_a_later_request_takes_for_its_own(

@@ -284,6 +284,7 @@ def test_a_failure_at_remote_storage_is_no_damage_where_the_broker_cannot_be_ask
 # --- everything at once ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_replicas_do_every_batch_comes_once_and_in_order(fake: StrictCluster, clock: SleepingClock, seed: int) -> None:
     dice = random.Random(seed)
@@ -322,6 +323,7 @@ def test_whatever_replicas_do_every_batch_comes_once_and_in_order(fake: StrictCl
 # --- the small client ---
 
 
+@pytest.mark.slow
 def test_a_batch_consumer_follows_to_the_replica_and_back(fake: StrictCluster) -> None:
     follower = prefer_follower(fake)
     fill(fake, A, [2] * 3)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, view
@@ -163,6 +164,7 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], tuple[tuple[int, int], ...], int
     return parts, tuple(sorted(aborted, key=lambda aborted_txn: aborted_txn[1])), offset
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(logs(), st.data())
 def test_rows_cover_every_offset_and_say_what_the_response_said(

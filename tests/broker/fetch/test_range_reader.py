@@ -283,6 +283,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_after_a_fault_nothing_is_lost_and_nothing_comes_twice(
@@ -534,6 +535,7 @@ def test_a_definite_code_is_not_retried_and_its_error_says_who_must_act(
     assert fake.asked("Fetch") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_changed_bytes_of_a_response_end_in_an_error_of_ours_or_in_nothing(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
@@ -568,6 +570,7 @@ def _random_fault(fake: StrictCluster, dice: random.Random) -> Change:
     return dice.choice([AS_IT_SHOULD, AS_IT_SHOULD, after(move), dice.choice(list(FAULTS.values()))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_every_batch_comes_once_and_in_order(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -592,6 +595,7 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
         assert read[read_range.topic_partition] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_response_names_each_partition_once_also_where_both_lanes_come_together(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int, monkeypatch: pytest.MonkeyPatch

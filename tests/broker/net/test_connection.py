@@ -92,6 +92,7 @@ def test_a_broken_response_closes_the_connection_and_is_retriable(servers: list[
         asked(servers, response)
 
 
+@pytest.mark.slow
 def test_a_silent_peer_is_given_up_at_the_deadline(servers: list[Server]) -> None:
     with pytest.raises(RetriableError, match=r"receiving|gave up"):
         asked(servers, b"\x00", closes=False, ms=200)

@@ -59,6 +59,7 @@ def send_all(connection: Connection, until: Deadline) -> list[int]:
     return numbers
 
 
+@pytest.mark.slow
 def test_responses_are_taken_while_the_broker_takes_no_requests() -> None:
     with connected(respond_to_each) as connection:
         for number in send_all(connection, deadline(20_000)):
@@ -68,6 +69,7 @@ def test_responses_are_taken_while_the_broker_takes_no_requests() -> None:
         assert len(connection._ahead) <= 2 * READ_AHEAD_BYTES
 
 
+@pytest.mark.slow
 def test_no_more_is_taken_than_the_limit_and_the_deadline_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def until_closed(peer: socket.socket) -> None:
         try:
@@ -82,6 +84,7 @@ def test_no_more_is_taken_than_the_limit_and_the_deadline_ends_the_wait(monkeypa
         assert len(connection._ahead) == 64 << 10
 
 
+@pytest.mark.slow
 def test_a_broker_that_closes_while_it_is_sent_to_is_an_error() -> None:
     def leave(peer: socket.socket) -> None:
         peer.recv(1)

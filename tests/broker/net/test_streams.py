@@ -140,6 +140,7 @@ def received(transport: Transport, size: int, silence_ms: float | None = None) -
     return bytes(view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1_000, 5_000, 40_000])
 def test_records_cut_into_pieces_that_come_one_by_one_are_put_together(streams: Streams, piece: int) -> None:
     data = body(150_000)
@@ -171,6 +172,7 @@ def test_what_is_left_of_a_record_is_pending_for_the_next_view(streams: Streams)
         assert first + received(transport, RECORD_BYTES - 10) == data
 
 
+@pytest.mark.slow
 def test_a_small_frame_behind_a_large_one_wakes_at_once(streams: Streams) -> None:
     large, small, is_large_there = body(900_000), b"small", threading.Event()
 
@@ -191,6 +193,7 @@ def test_a_small_frame_behind_a_large_one_wakes_at_once(streams: Streams) -> Non
         assert received(transport, len(small)) == small
 
 
+@pytest.mark.slow
 def test_a_slow_sender_wakes_the_receiver_for_many_segments_at_once(streams: Streams) -> None:
     data, polls = body(200_000), 0
     wait = Transport._wait_to_receive
@@ -212,6 +215,7 @@ def test_a_slow_sender_wakes_the_receiver_for_many_segments_at_once(streams: Str
     assert polls < 60
 
 
+@pytest.mark.slow
 def test_silence_ends_the_wait_and_a_slow_stream_does_not(streams: Streams) -> None:
     data, over = body(100_000), threading.Event()
 
@@ -254,6 +258,7 @@ def test_a_close_notify_in_a_frame_is_reported_at_once(authority: Authority, ide
             over.set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the program openssl")
 @pytest.mark.parametrize(("version", "command"), [("-tls1_3", b"K\n"), ("-tls1_3", b"k\n"), ("-tls1_2", b"r\n")])
 def test_new_keys_in_the_stream_are_used_unseen(authority: Authority, identity: Identity, version: str, command: bytes) -> None:

@@ -29,6 +29,7 @@ def written(folder: Path) -> ArchiveOfTest:
     return archive
 
 
+@pytest.mark.slow
 def test_rows_are_those_that_were_decided_in_the_order_of_partitions_and_offsets(tmp_path: Path) -> None:
     archive = written(tmp_path)
     table = ArchiveTable.open(archive.config.table_location, archive="backup")
@@ -52,6 +53,7 @@ def test_rows_are_those_that_were_decided_in_the_order_of_partitions_and_offsets
     assert content[run.position : run.position + run.size_bytes] == batch(0, 10) + batch(10, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_rows", [1, 2, 4, 5])
 def test_a_table_that_is_larger_than_memory_is_read_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_rows: int
@@ -63,6 +65,7 @@ def test_a_table_that_is_larger_than_memory_is_read_in_the_same_order(
     assert list(table.segments({"orders", "payments"})) == expected
 
 
+@pytest.mark.slow
 def test_rows_by_condition(tmp_path: Path) -> None:
     table = ArchiveTable.open(written(tmp_path).config.tables)
     at_17 = (Comparison("source_topic", "=", "orders"), Comparison("source_start", "<=", 17), Comparison("source_end", ">", 17))
@@ -71,6 +74,7 @@ def test_rows_by_condition(tmp_path: Path) -> None:
     assert len(table.rows(at_17, states=list(SegmentState))) == 1
 
 
+@pytest.mark.slow
 def test_a_reader_keeps_its_version_until_it_is_refreshed(tmp_path: Path) -> None:
     archive = written(tmp_path)
     table = ArchiveTable.open(archive.config.tables)
@@ -97,6 +101,7 @@ def test_a_table_that_is_missing_or_of_another_archive_is_named_with_a_remedy(tm
         ArchiveTable.open(archive.config.tables, archive="other")
 
 
+@pytest.mark.slow
 def test_a_newer_schema_needs_a_newer_release(tmp_path: Path) -> None:
     config = written(tmp_path).config
     table = DeltaTable(f"{config.tables}/archive_segments")
@@ -105,6 +110,7 @@ def test_a_newer_schema_needs_a_newer_release(tmp_path: Path) -> None:
         ArchiveTable.open(config.tables)
 
 
+@pytest.mark.slow
 def test_a_damaged_log_is_no_empty_archive(tmp_path: Path) -> None:
     config = written(tmp_path).config
     for commit in Path(config.tables, "archive_segments", "_delta_log").glob("*.json"):

@@ -29,6 +29,7 @@ def at(minutes: float) -> datetime:
     return T0 + timedelta(minutes=minutes)
 
 
+@pytest.mark.slow
 def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path: Path) -> None:
     store = TableStorage(str(tmp_path)).best_effort_tables()
     with pytest.raises(ConfigError, match="no sync of the groups was recorded at or before 2026-05-01T14:00:00"):
@@ -62,6 +63,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     assert recorded.problem == "the source is unreachable"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
 def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     tmp_path: Path, writer: WriterName, request: pytest.FixtureRequest
@@ -97,6 +99,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     assert [position.offset for position in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]
 
 
+@pytest.mark.slow
 def test_between_complete_passes_notes_are_thinned_out_up_to_a_time(tmp_path: Path) -> None:
     store = TableStorage(str(tmp_path)).best_effort_tables()
     thin_out(store, at(0))  # tables that are not there

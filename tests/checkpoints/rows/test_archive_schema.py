@@ -32,6 +32,7 @@ def table_of(*rows: ArchivedSegment) -> pa.Table:
     return archive_rows_to_arrow([decided(row) for row in rows], run_epoch=3, micro_batch=7, decided_at_ms=1_700_000_000_123)
 
 
+@pytest.mark.slow
 @given(st.lists(archived_segments(), max_size=4))
 def test_rows_are_read_back_in_the_order_of_offsets(rows: list[ArchivedSegment]) -> None:
     expected = sorted((decided(row) for row in rows), key=in_source_order)

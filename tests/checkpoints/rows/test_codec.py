@@ -107,6 +107,7 @@ def test_the_columns_are_the_fields_in_their_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(examples, max_size=4))
 def test_rows_are_read_back_as_they_were_written(rows: list[Example]) -> None:
     table = CODEC.to_arrow(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.checkpoints.logs.topics import Controls
@@ -56,6 +57,7 @@ def test_a_resume_from_a_host_whose_clock_is_behind_leaves_no_interval_of_negati
     assert paused_intervals(actions) == [PausedInterval("a", 10, 50), PausedInterval("a", 50, 60)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(PAUSES), st.sampled_from("abc"), st.integers(0, 100))))
 def test_intervals_of_a_topic_do_not_overlap_and_the_open_ones_are_the_topics_whose_last_row_is_a_pause(
     actions: list[tuple[ControlAction, str, int]],

@@ -47,6 +47,7 @@ segments = st.builds(
 rows = st.builds(DecidedSegment, segments, st.none() | st.builds(SlotTxn, _names, _longs, _ints))
 
 
+@pytest.mark.slow
 @given(st.lists(rows, max_size=6))
 def test_rows_survive_the_way_through_arrow_and_come_back_in_source_order(written: list[DecidedSegment]) -> None:
     table = rows_to_arrow(written, 3, 17, 1_700_000_000_123)

@@ -100,6 +100,7 @@ def test_closing_beyond_the_last_batch_adds_a_gap() -> None:
     assert [(row.kind.value, row.source_start, row.source_end) for row in builder.build()] == [("gap", 5, 8)]
 
 
+@pytest.mark.slow
 @given(
     shape=st.lists(
         st.tuples(st.sampled_from(["data", "empty", "commit", "aborted"]), st.integers(1, 4), st.integers(0, 3)), max_size=20

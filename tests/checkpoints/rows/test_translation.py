@@ -71,6 +71,7 @@ def lines(draw: st.DrawFn) -> Line:
     return Line(tuple(rows), start, position, tuple(pairs))
 
 
+@pytest.mark.slow
 @given(lines())
 def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> None:
     for source_offset, target_offset in line.pairs:
@@ -84,6 +85,7 @@ def test_an_offset_of_a_record_translates_exactly_there_and_back(line: Line) -> 
         assert (back.target_topic, back.target_partition, back.target_offset) == (SOURCE.topic, 2, source_offset)
 
 
+@pytest.mark.slow
 @given(lines())
 def test_translation_is_monotonic_both_ways(line: Line) -> None:
     for translator in (line.forward, line.backward):
@@ -93,6 +95,7 @@ def test_translation_is_monotonic_both_ways(line: Line) -> None:
         assert len(offsets) in (0, len(translated))
 
 
+@pytest.mark.slow
 @given(lines())
 def test_an_offset_without_a_record_leads_to_the_next_record_or_the_end(line: Line) -> None:
     forward, sources = line.forward, dict(line.pairs)
@@ -104,6 +107,7 @@ def test_an_offset_without_a_record_leads_to_the_next_record_or_the_end(line: Li
         assert translated.target_offset == (later[0] if later else line.pairs[-1][1] + 1 if line.pairs else None)
 
 
+@pytest.mark.slow
 @given(lines())
 def test_the_kind_is_that_of_the_segment_that_holds_the_offset(line: Line) -> None:
     kinds = {at: row.segment.kind for row in line.rows for at in range(row.segment.source_start, row.segment.source_end)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
@@ -44,6 +45,7 @@ def test_only_copied_records_behind_the_offset_count_and_each_partition_by_itsel
     assert counter.counts == {(ORDERS, 15): 8, (ORDERS, 30): 3, (OTHER, 0): 4}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=20), st.integers(0, 60), st.integers(1, 5))
 def test_pieces_of_any_size_count_as_the_records_do(segments: list[tuple[int, bool]], offset: int, piece: int) -> None:
     made, at, expected = [], 0, 0

@@ -86,6 +86,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pids"
     clock = SimpleNamespace(monotonic=lambda: 61.0 if file.exists() else 0.0, sleep=time.sleep)
@@ -100,6 +101,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: P
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_command_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook_call, "STOP_S", 0.2)
     pids = tmp_path / "pids"
@@ -201,6 +203,7 @@ def test_an_answer_that_is_not_2xx_is_a_failure_which_shows_no_secret(gateway: G
         call_hook(post(gateway), DOCUMENT)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_does_not_answer_is_given_up(gateway: Gateway) -> None:
     gateway.silence.clear()
     with pytest.raises(CallFailedError, match=r"^did not answer within 0\.2 s$"):

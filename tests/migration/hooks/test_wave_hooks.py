@@ -71,6 +71,7 @@ def test_clients_are_told_to_start_once_the_hooks_behind_the_admission_are_done(
     assert opened < started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", Direction)
 def test_a_conductor_that_is_killed_at_any_effect_or_hook_calls_every_hook_and_with_the_same_id(direction: Direction) -> None:
     def prepared() -> Stage:
@@ -94,6 +95,7 @@ def test_a_conductor_that_is_killed_at_any_effect_or_hook_calls_every_hook_and_w
         assert len({document["id"] for document in stage.hooks.documents[before:]}) == len(expected), at
 
 
+@pytest.mark.slow
 def test_an_abort_at_any_effect_undoes_every_hook_that_may_have_had_an_effect() -> None:
     kill, aborted = Kill(), 0
     Stage(hooks=HOOKS).perform(Direction.MOVE, kill)

@@ -18,6 +18,7 @@ SCHEDULES = examples(10_000)
 SCHEDULES_OF_A_BUG = 10_000
 
 
+@pytest.mark.slow
 def test_every_schedule_leaves_each_record_at_its_offset_once() -> None:
     total = search(SCHEDULES, seed=1)
     assert total["violations"] == 0
@@ -65,6 +66,7 @@ def schedules_until(leads_to: str, rules: Rules, focus: Focus, *, may_empty_any_
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.rule)
 def test_a_rule_that_is_left_out_is_found(bug: Planted) -> None:
     assert schedules_until(bug.leads_to, replace(PRODUCT, **{bug.rule: False}), bug.focus) is not None
@@ -74,6 +76,7 @@ def test_every_rule_is_left_out_once() -> None:
     assert sorted(bug.rule for bug in PLANTED) == sorted(rule.name for rule in fields(Rules))
 
 
+@pytest.mark.slow
 def test_a_log_that_is_emptied_under_a_writer_is_what_the_protocol_does_not_withstand() -> None:
     """It has to find the log emptied, and the producer lost without its connection: retention has to be longer than `quiet_ms`."""
     assert schedules_until("shifted", PRODUCT, Focus.ANYTHING, may_empty_any_time=True) is not None

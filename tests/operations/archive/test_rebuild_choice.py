@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings, strategies as st
 from tests.archive_format.archived_rows import data
 from tests.support.examples import examples
@@ -77,6 +78,7 @@ def test_a_try_that_was_not_decided_does_not_take_the_rest_of_its_decision_with_
     assert chosen(choose(footers, PARTITIONS)) == [(1, 2, 1, "2"), (1, 4, 0, "3")]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 32))
 def test_what_was_committed_is_chosen_whatever_crashes_left(seed: int) -> None:

@@ -57,6 +57,7 @@ def test_what_is_deleted_already_is_named_first_and_the_rest_counted_from_there(
     assert "offsets 15 to 19 are not archived" in old
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "is_named"), [("delete", True), ("compact,delete", True), ("compact", False)])
 def test_the_status_names_partitions_of_the_source_with_its_settings_of_now(
     tmp_path: Path, policy: str, *, is_named: bool

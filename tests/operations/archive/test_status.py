@@ -43,6 +43,7 @@ def serve_ends(monkeypatch: pytest.MonkeyPatch, ends: dict[SourcePartition, int]
     monkeypatch.setattr(archive_status, "retention_threats", lambda *_: ())
 
 
+@pytest.mark.slow
 def test_topics_have_what_is_archived_and_the_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
     serve_ends(monkeypatch, {ORDERS: 25, SECOND: 3})
@@ -60,6 +61,7 @@ def test_topics_have_what_is_archived_and_the_lag(tmp_path: Path, monkeypatch: p
     assert status.archive_id == archive.owner.map_id
 
 
+@pytest.mark.slow
 def test_what_expired_is_not_counted_and_the_position_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
     rows = archive.archive({SECOND: [batch(3, 1)]})
@@ -72,6 +74,7 @@ def test_what_expired_is_not_counted_and_the_position_stays(tmp_path: Path, monk
     assert status.deleting_bytes == len(batch(3, 1))
 
 
+@pytest.mark.slow
 def test_a_source_that_does_not_answer_costs_the_lag_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
 
@@ -89,6 +92,7 @@ def test_a_source_that_does_not_answer_costs_the_lag_only(tmp_path: Path, monkey
     assert [topic.lag_offsets for topic in status.topics] == [None, None]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
     serve_ends(monkeypatch, {ORDERS: 25, SECOND: 3, PAYMENTS: 3})

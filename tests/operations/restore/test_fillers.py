@@ -26,6 +26,7 @@ def row(tmp_path_factory: pytest.TempPathFactory) -> ArchiveRow:
     return ArchiveRow(stored, SegmentState.COPY_SEGMENT_FINISHED, run_epoch=1, micro_batch=1, decided_at_ms=NOW_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "end", "isolation", "is_clipped", "least", "most"),
     [

@@ -170,6 +170,7 @@ class ModelArchive:
         return False
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_whatever_leaders_come_back_the_newest_lineage_is_the_log_and_every_former_one_stays(seed: int, deletes: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.sinks.archive.retention import RetainedRow, Retention, RetentionRule
@@ -54,6 +55,7 @@ def test_an_object_is_kept_while_one_of_its_rows_is_and_with_it_what_follows_in_
     assert expired(rows, RetentionRule("orders|other", keep_ms=0)) == ["other 2"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(1, 6), st.sampled_from("ab"), st.integers(0, 1), st.integers(1, 30), st.integers(0, 1)), max_size=30

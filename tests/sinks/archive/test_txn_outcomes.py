@@ -133,6 +133,7 @@ def test_a_transaction_that_ended_the_other_way_is_archived_again_as_the_next_li
     assert verify_archive(archived.archive.config, is_deep=True).is_equal
 
 
+@pytest.mark.slow
 def test_a_transaction_at_the_first_offset_of_a_lineage_is_archived_again_once(
     archived_with: Callable[[Aborted], Archived],
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_transaction_at_the_first_offset_of_a_lineage_is_archived_again_once(
     assert archived.offsets() == [0, 1]
 
 
+@pytest.mark.slow
 def test_transactions_that_end_as_they_were_archived_change_nothing(archived_with: Callable[[Aborted], Archived]) -> None:
     archived = archived_with({A: [(7, 2)]})
     archived.take(txn_data(4, 8), aborted=[(7, 2), (8, 4)])
@@ -156,6 +158,7 @@ def test_transactions_that_end_as_they_were_archived_change_nothing(archived_wit
     assert archived.offsets() == [0, 1, 8, 9]
 
 
+@pytest.mark.slow
 def test_compaction_may_remove_an_aborted_transaction_unless_the_leader_changed(
     archived_with: Callable[[Aborted], Archived],
 ) -> None:
@@ -167,6 +170,7 @@ def test_compaction_may_remove_an_aborted_transaction_unless_the_leader_changed(
     assert archived.offsets() == [0, 1, 5, 6]
 
 
+@pytest.mark.slow
 def test_nothing_is_compared_behind_offsets_that_the_archive_does_not_have(archived_with: Callable[[Aborted], Archived]) -> None:
     archived = archived_with({A: [(7, 2)]})
     expired = Segment(source=A, source_start=4, source_end=9, kind=SegmentKind.EXPIRED, target=TargetPartition(*A))
@@ -175,6 +179,7 @@ def test_nothing_is_compared_behind_offsets_that_the_archive_does_not_have(archi
     assert archived.archive.owner.positions()[A].offset == 10
 
 
+@pytest.mark.slow
 def test_only_the_rows_that_end_at_the_positions_say_what_is_unended(archived_with: Callable[[Aborted], Archived]) -> None:
     archived = archived_with({A: [(7, 2)]})
     assert archived.table().unended_aborts() == {A: frozenset({TxnKey(7, 2)})}
@@ -184,6 +189,7 @@ def test_only_the_rows_that_end_at_the_positions_say_what_is_unended(archived_wi
     assert archived.table().unended_aborts() == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(st.integers(0, (1 << 32) - 1))
 def test_rows_of_one_log_never_contradict_each_other(seed: int) -> None:

@@ -69,6 +69,7 @@ class Driver:
         self.sink(planned_frame(iter(rounds)), 0)
 
 
+@pytest.mark.slow
 def test_a_crash_before_the_decision_leaves_rows_without_effect(tmp_path: Path, clusters: Clusters) -> None:
     tables, limits = str(tmp_path), QuarantineLimits(batches=9, size_bytes=9000)
     with pytest.raises(CrashError):
@@ -86,6 +87,7 @@ def test_a_crash_before_the_decision_leaves_rows_without_effect(tmp_path: Path, 
     assert {quarantine.batch(entry).batch for entry in quarantine.entries()} == {RAW}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "decided"),
     [(([refused(0), refused(1)],), 0), (([refused(0, is_partial=True)], [refused(0, 2)]), 1)],

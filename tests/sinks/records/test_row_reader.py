@@ -19,6 +19,7 @@ def reader(topic: str | None = None, first: int = 0) -> RowReader:
     return RowReader(1, topic, TOPICS.get, sticky_bytes=100, first=first, now_ms=lambda: 77)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.binary(max_size=50), max_size=20), max_size=6), st.integers(1, 200))
 def test_windows_have_all_rows_in_order_and_about_so_many_bytes(parts: list[list[bytes]], size: int) -> None:
     batches = [batch(value=pa.array(part, pa.binary())) for part in parts]

@@ -106,6 +106,7 @@ def of_orders(side: str, name: str) -> dict[SourcePartition, Left]:
 CHANGES = [deleted, recreated, recreated_smaller]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("api", [None, "AddPartitionsToTxn", "Produce"])
 def test_a_target_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied(
@@ -122,6 +123,7 @@ def test_a_target_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied
     assert all(batch.header.is_transactional for batch in visible), "readers of another topic see nothing of the mirror's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "name"), [(deleted, UNKNOWN), (recreated, RECREATED), (recreated_smaller, RECREATED)])
 @pytest.mark.parametrize("when", ["before", "while read"])
 def test_a_source_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied(
@@ -135,6 +137,7 @@ def test_a_source_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied
     copy.run_rounds(copy.clusters.run, of_orders("source", name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source_change", CHANGES)
 @pytest.mark.parametrize("target_change", CHANGES)
 def test_of_a_topic_that_is_gone_on_both_sides_the_target_s_answer_is_reported(
@@ -145,6 +148,7 @@ def test_of_a_topic_that_is_gone_on_both_sides_the_target_s_answer_is_reported(
     copy.run_rounds(copy.clusters.run, of_orders("target", GONE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("api", [None, "Produce"])
 def test_without_isolation_a_target_topic_that_goes_away_ends_the_slot_with_its_name_and_a_remedy(

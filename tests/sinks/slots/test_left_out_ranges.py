@@ -69,6 +69,7 @@ def cut_behind_the_plan(clusters: Clusters) -> None:
     clusters.source.log("orders", 0).truncate(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "name", "reached"),
     [
@@ -90,6 +91,7 @@ def test_a_source_partition_that_cannot_be_read_to_its_planned_end_is_left_out_a
     assert clusters.committed(result, B) == payloads(clusters.written[B])
 
 
+@pytest.mark.slow
 def test_a_source_without_any_broker_is_not_left_out_but_waited_for(clusters: Clusters) -> None:
     clusters.write(A, 2)
     job = job_of(clusters, {A: 0}, time_left_ms=500.0)
@@ -106,6 +108,7 @@ def test_a_partition_that_comes_back_in_time_is_not_left_out(clusters: Clusters)
     assert (left(result), copied(result)) == ({}, {A: 2, B: 4})
 
 
+@pytest.mark.slow
 def test_a_partition_that_has_no_position_yet_gets_one_where_its_reading_was_left(
     clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +217,7 @@ def lost(clusters: Clusters) -> None:
     clusters.source.log("orders", 0).delete_records_before(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "reached", "error_type", "side"),
     [
@@ -283,6 +287,7 @@ def with_users(clusters: Clusters) -> dict[str, RoutedTopic]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "api", "change"),
     [

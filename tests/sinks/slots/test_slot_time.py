@@ -78,6 +78,7 @@ def test_a_round_that_failed_late_ran_in_waves_and_one_that_failed_early_says_no
     assert slot_time.time_left_ms(TIMEOUT_MS) == share_ms / 2
 
 
+@pytest.mark.slow
 @given(
     st.integers(10_000, 900_000),
     st.integers(1, 1000),

@@ -84,6 +84,7 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(target: StrictClu
     assert replay.evaluations == (0 if is_decided else 1)
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_was_decided_is_not_even_evaluated_again(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
@@ -93,6 +94,7 @@ def test_a_micro_batch_that_was_decided_is_not_even_evaluated_again(target: Stri
     assert (replay.evaluations, sorted(texts(target))) == (0, list("abcde"))
 
 
+@pytest.mark.slow
 def test_rows_keep_their_order_in_a_partition_and_their_fields(target: StrictCluster, tmp_path: Path) -> None:
     rows: list[Row] = [{"value": b"%d" % i, "partition": 1, "headers": [{"key": "h", "value": None}]} for i in range(9)]
     with sink_to(target, tmp_path, batch_bytes=1024, window_bytes=1 << 16) as sink:
@@ -103,6 +105,7 @@ def test_rows_keep_their_order_in_a_partition_and_their_fields(target: StrictClu
     assert all([(bytes(name), value) for name, value in record.headers] == [(b"h", None)] for record in second)
 
 
+@pytest.mark.slow
 def test_a_job_is_written_once(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         assert sink.write(InlineFrame(*ONE), job_id="2026-11-27")
@@ -112,6 +115,7 @@ def test_a_job_is_written_once(target: StrictCluster, tmp_path: Path) -> None:
     assert sorted(texts(target)) == SORTED
 
 
+@pytest.mark.slow
 def test_an_empty_micro_batch_decides_nothing(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame([], []), 0)
@@ -120,6 +124,7 @@ def test_an_empty_micro_batch_decides_nothing(target: StrictCluster, tmp_path: P
     assert sorted(texts(target)) == list("abcde")
 
 
+@pytest.mark.slow
 def test_a_second_dataframe_of_one_micro_batch_is_no_replay(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
@@ -130,6 +135,7 @@ def test_a_second_dataframe_of_one_micro_batch_is_no_replay(target: StrictCluste
 # --- who is older ---
 
 
+@pytest.mark.slow
 def test_of_two_runs_of_one_name_the_older_one_is_fenced(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as older, sink_to(target, tmp_path) as newer:
         older(frame(*ONE), 0)
@@ -139,6 +145,7 @@ def test_of_two_runs_of_one_name_the_older_one_is_fenced(target: StrictCluster, 
     assert sorted(texts(target)) == SORTED
 
 
+@pytest.mark.slow
 def test_a_run_that_is_fenced_while_its_tasks_run_decides_nothing(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as older, sink_to(target, tmp_path) as newer:
 
@@ -151,6 +158,7 @@ def test_a_run_that_is_fenced_while_its_tasks_run_decides_nothing(target: Strict
     assert sorted(texts(target)) == list("fghi")
 
 
+@pytest.mark.slow
 def test_two_queries_with_names_of_their_own_do_not_disturb_each_other(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path / "1", name="one") as one, sink_to(target, tmp_path / "2", name="two") as two:
         one(frame(*ONE), 0)
@@ -159,6 +167,7 @@ def test_two_queries_with_names_of_their_own_do_not_disturb_each_other(target: S
     assert sorted(texts(target)) == [*SORTED, "z"]
 
 
+@pytest.mark.slow
 def test_a_query_with_a_new_checkpoint_is_refused_until_it_says_what_it_follows(target: StrictCluster, tmp_path: Path) -> None:
     new = QuerySession("query-2", OFFSETS)
     with sink_to(target, tmp_path) as sink:
@@ -177,6 +186,7 @@ def test_a_query_with_a_new_checkpoint_is_refused_until_it_says_what_it_follows(
     assert sorted(texts(target)) == [*SORTED, "z"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offsets", [{0: "[7]"}, {}], ids=["other offsets", "unknown offsets"])
 def test_a_checkpoint_that_is_older_than_the_tables_is_refused(
     target: StrictCluster, tmp_path: Path, offsets: dict[int, str]
@@ -200,6 +210,7 @@ def lost_in_part(target: StrictCluster, tables: Path) -> None:
     target.time_out("sink-1")
 
 
+@pytest.mark.slow
 def test_only_what_was_not_committed_is_written_again(target: StrictCluster, tmp_path: Path) -> None:
     lost_in_part(target, tmp_path)
     with sink_to(target, tmp_path) as sink:
@@ -241,6 +252,7 @@ def test_the_operator_may_choose(target: StrictCluster, tmp_path: Path, on_doubt
     assert sorted(texts(target)) == list(expected)
 
 
+@pytest.mark.slow
 def test_a_slot_that_was_committed_in_some_partitions_only_needs_the_operator(target: StrictCluster, tmp_path: Path) -> None:
     rows: list[Row] = [{"value": b"a", "partition": 0}, {"value": b"b", "partition": 1}]
     with sink_to(target, tmp_path, KillAt("Decide")) as sink, pytest.raises(KilledError):
@@ -289,6 +301,7 @@ def test_the_sink_is_told_which_micro_batch_it_writes(target: StrictCluster, tmp
         sink(InlineFrame(*ONE), 0)
 
 
+@pytest.mark.slow
 def test_a_pickled_sink_has_the_settings_only(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
@@ -301,6 +314,7 @@ def test_a_pickled_sink_has_the_settings_only(target: StrictCluster, tmp_path: P
 # --- the table ---
 
 
+@pytest.mark.slow
 def test_the_table_says_where_a_micro_batch_and_a_job_are(target: StrictCluster, tmp_path: Path) -> None:
     with sink_to(target, tmp_path) as sink:
         sink(frame(*ONE), 0)
@@ -322,6 +336,7 @@ def test_the_table_says_where_a_micro_batch_and_a_job_are(target: StrictCluster,
         WrittenRecords.open(str(tmp_path), name="another")
 
 
+@pytest.mark.slow
 def test_a_limit_of_bytes_per_second_slows_the_tasks(target: StrictCluster, tmp_path: Path) -> None:
     pauses: list[float] = []
     with pytest.MonkeyPatch.context() as patch, sink_to(target, tmp_path, bytes_per_second=2048, codec="none") as sink:
@@ -355,6 +370,7 @@ def scraped(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in found if not name.endswith("_created")}
 
 
+@pytest.mark.slow
 def test_metrics_tell_of_written_and_replayed_micro_batches_until_the_sink_is_closed(
     target: StrictCluster, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def test_with_available_now_what_was_left_out_is_tried_for_a_minute_before_the_q
     assert 40.0 < planning.seconds - began <= 60.0
 
 
+@pytest.mark.slow
 def test_available_now_waits_for_a_partition_that_is_written_to_once_earlier_requests_cannot_arrive(tmp_path: Path) -> None:
     """Every start begins to wait anew: runs that end after a minute would never write to it."""
     planning = Planning(tmp_path, _cluster())

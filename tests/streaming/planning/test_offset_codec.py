@@ -18,6 +18,7 @@ _OFFSETS = st.dictionaries(_SOURCES, st.integers(0, 5), max_size=12)
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)
 
 
+@pytest.mark.slow
 @given(st.lists(_OFFSETS, max_size=4), st.lists(st.dictionaries(st.integers(0, 11), st.integers(6, 9)), max_size=3))
 def test_each_document_has_the_text_of_one_that_is_built_alone(
     firsts: list[dict[SourcePartition, int]], changes: list[dict[int, int]]

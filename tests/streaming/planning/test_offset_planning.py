@@ -19,6 +19,7 @@ _SOURCES = st.builds(
 _OFFSETS = st.dictionaries(_SOURCES, st.integers(0, 2**63 - 1))
 
 
+@pytest.mark.slow
 @given(_OFFSETS)
 def test_a_stream_offset_survives_json_and_equal_ones_are_equal_text(offsets: dict[SourcePartition, int]) -> None:
     text = json.dumps(offset_planning.build_stream_offset(offsets))
@@ -89,6 +90,7 @@ def test_small_backlogs_are_served_whole_and_the_rest_is_shared_equally() -> Non
 _PLANS = st.dictionaries(_SOURCES, st.tuples(st.integers(0, 10**9), st.integers(-5, 10**9), st.floats(0.01, 10**6)), max_size=12)
 
 
+@pytest.mark.slow
 @given(_PLANS, st.integers(1, 1 << 40))
 def test_a_plan_never_goes_back_nor_beyond_the_end_and_always_moves_a_backlog(
     plan: dict[SourcePartition, tuple[int, int, float]], budget: int
@@ -105,6 +107,7 @@ def test_a_plan_never_goes_back_nor_beyond_the_end_and_always_moves_a_backlog(
     assert read <= budget * (1 + 1e-9) + sum(ratio.values())
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(_SOURCES, st.floats(1, 1e12), min_size=1), st.integers(1, 8), st.dictionaries(_SOURCES, st.integers(0, 12))
 )
@@ -192,6 +195,7 @@ def test_what_came_behind_the_first_responses_alone_is_the_rate_where_it_is_larg
     assert SteadyCopying.of_slots([SlotResult(2, None, ())]) is None
 
 
+@pytest.mark.slow
 @given(_OFFSETS, _OFFSETS)
 def test_what_moved_is_known_to_both_and_differs(start: dict[SourcePartition, int], ends: dict[SourcePartition, int]) -> None:
     both = start.keys() & ends.keys()

@@ -38,6 +38,7 @@ def aborted(offset: int, timestamp: int) -> list[bytes]:
     return [data, marker(offset + 1, 0, 7)]
 
 
+@pytest.mark.slow
 def test_a_cut_ends_behind_an_aborted_record_of_the_future_unless_aborted_records_are_restored(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     batches = [batch(0, 2, timestamp=T), *aborted(2, T + 86_400_000), batch(4, 20, timestamp=T + 1)]
@@ -47,6 +48,7 @@ def test_a_cut_ends_behind_an_aborted_record_of_the_future_unless_aborted_record
     assert range_of(archive, tmp_path, until=until, read={"isolation_level": "read_uncommitted"}) == (0, 2)
 
 
+@pytest.mark.slow
 def test_an_aborted_record_is_nothing_in_front_of_a_cut_that_an_archive_began_after(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive(
@@ -61,6 +63,7 @@ def test_an_aborted_record_is_nothing_in_front_of_a_cut_that_an_archive_began_af
     assert range_of(archive, tmp_path, until={"time": at(9_000)}) == (100, 104)
 
 
+@pytest.mark.slow
 def test_markers_are_nothing_that_retention_left_in_front_of_a_cut(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path, retention={"orders": {"keep": "5 hours"}}))
     archive.archive({ORDERS: [batch(0, 1, timestamp=T), batch(1, 1, attributes=0x10, producer_id=7, timestamp=T)]})
@@ -75,6 +78,7 @@ def test_markers_are_nothing_that_retention_left_in_front_of_a_cut(tmp_path: Pat
     assert range_of(archive, tmp_path, until={"time": at(T + 9_000)}) == (2, 4)
 
 
+@pytest.mark.slow
 def test_a_time_before_the_first_record_names_the_first_one_that_a_consumer_sees(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [*aborted(0, 900), timed(2, 9_000), timed(3, 8_000)]}, aborted={ORDERS: [(7, 0)]})
@@ -91,6 +95,7 @@ def test_a_time_before_the_first_record_names_the_first_one_that_a_consumer_sees
             range_of(disordered, tmp_path, until={"time": at(time)})
 
 
+@pytest.mark.slow
 def test_a_time_before_every_record_is_refused_where_compaction_has_removed_the_first_ones(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(0, deltas=[3], timestamp=T)]})

@@ -48,6 +48,7 @@ def _run(handler: str, connection: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", ["as PySpark has it", "as the planner has it"])
 def test_a_planner_whose_query_was_stopped_while_it_planned_ends_without_a_traceback(handler: str) -> None:
     ended = _run(handler, "closed")
@@ -57,6 +58,7 @@ def test_a_planner_whose_query_was_stopped_while_it_planned_ends_without_a_trace
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_planner_still_reaches_spark() -> None:
     ended = _run("as the planner has it", "open")
     assert (ended.stdout, ended.stderr) == ("-1 True\n", "")

@@ -45,23 +45,27 @@ def ends(archive: ArchiveOfTest, folder: Path, **until: object) -> tuple[int, in
     return decided.ranges[ORDERS].end, decided.ranges[OTHER].end
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_cut_in_one_of_two_partitions_is_left_out_of_both(archive: ArchiveOfTest, tmp_path: Path) -> None:
     cut = {"orders": {0: 9, 1: 5}}
     assert ends(archive, tmp_path, offsets=cut) == (9, 5)
     assert ends(archive, tmp_path, offsets=cut, whole_transactions=True) == (0, 4)
 
 
+@pytest.mark.slow
 def test_the_other_part_of_a_transaction_may_be_archived_behind_the_cut(archive: ArchiveOfTest, tmp_path: Path) -> None:
     decision = min(row.micro_batch for row in ArchiveTable.open(archive.config.table_location).rows())
     assert ends(archive, tmp_path, decision=decision) == (9, 10)
     assert ends(archive, tmp_path, decision=decision, whole_transactions=True) == (6, 10)
 
 
+@pytest.mark.slow
 def test_aborted_transactions_and_whole_ones_lower_nothing(archive: ArchiveOfTest, tmp_path: Path) -> None:
     assert ends(archive, tmp_path, whole_transactions=True) == (9, 16)
     assert ends(archive, tmp_path, offsets={"orders": {0: 4, 1: 8}}, whole_transactions=True) == (4, 8)
 
 
+@pytest.mark.slow
 def test_transactions_that_share_an_epoch_are_whole_in_each_partition_only_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,6 +76,7 @@ def test_transactions_that_share_an_epoch_are_whole_in_each_partition_only_and_c
     assert "2 transactions are" in caplog.text
 
 
+@pytest.mark.slow
 def test_rows_of_other_lineages_tear_nothing(archive: ArchiveOfTest, tmp_path: Path) -> None:
     """In the new log of ORDERS the transaction of producer 9 was never written."""
     archive.begin_lineage(ORDERS, 6, 3)
@@ -81,6 +86,7 @@ def test_rows_of_other_lineages_tear_nothing(archive: ArchiveOfTest, tmp_path: P
     assert ends(archive, tmp_path, offsets=cut, whole_transactions=True, lineage=0) == (6, 10)
 
 
+@pytest.mark.slow
 def test_a_transaction_behind_an_aborted_one_of_its_producer_is_whole_as_well(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive(
@@ -93,6 +99,7 @@ def test_a_transaction_behind_an_aborted_one_of_its_producer_is_whole_as_well(tm
     assert ends(archive, tmp_path, offsets={"orders": {0: 5, 1: 4}}, whole_transactions=True) == (3, 4)
 
 
+@pytest.mark.slow
 def test_a_transaction_without_a_marker_is_left_out_and_one_whose_marker_came_much_later_is_not(tmp_path: Path) -> None:
     """At the end of an archive more records of the transaction may have followed at the source."""
     archive = ArchiveOfTest(archive_config(tmp_path))
@@ -109,6 +116,7 @@ def test_a_transaction_without_a_marker_is_left_out_and_one_whose_marker_came_mu
     assert ends(archive, tmp_path, offsets={"orders": {0: 7, 1: 4}}, whole_transactions=True) == (7, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SegmentKind.GAP, SegmentKind.EXPIRED])
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_only_offsets_that_the_source_had_may_hold_a_missing_marker(tmp_path: Path, kind: SegmentKind, *, is_lost: bool) -> None:

@@ -81,6 +81,7 @@ def at(offset: int, lineage: int, epoch_end: EpochEnd | None, source: SourcePart
     return Position(offset, TargetPartition(*source), epoch_end, None, 0, lineage, start=offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", [0, 2, 20], ids=["ends there", "ends below the position", "has grown beyond it"])
 def test_the_next_lineage_begins_where_the_log_was_cut_and_is_reported(archived: Archived, new: int) -> None:
     archived.truncate(A, 6, new)
@@ -94,6 +95,7 @@ def test_the_next_lineage_begins_where_the_log_was_cut_and_is_reported(archived:
     assert problem.remedy == "none needed; `until.lineage: 0` in a restore file restores what the source has lost"
 
 
+@pytest.mark.slow
 def test_all_truncated_logs_are_found_at_once_and_begin_in_one_decision(archived: Archived) -> None:
     archived.truncate(A, 6, 9)
     archived.truncate(B, 3, 9)
@@ -104,6 +106,7 @@ def test_all_truncated_logs_are_found_at_once_and_begin_in_one_decision(archived
     assert len(archived.problems) == 2
 
 
+@pytest.mark.slow
 def test_truncations_in_a_row_begin_one_lineage_each_also_below_the_start_of_the_last_one(archived: Archived) -> None:
     archived.truncate(A, 6, 4)
     assert archived.begin(A)
@@ -126,6 +129,7 @@ def test_a_log_that_is_the_same_begins_nothing(archived: Archived) -> None:
     assert (archived.problems, archived.points) == ([], [])
 
 
+@pytest.mark.slow
 def test_where_no_epoch_was_archived_nothing_is_guessed(tmp_path: Path, archived: Archived) -> None:
     older = SourcePartition("orders", A.topic_id, 1)
     archived.archive.begin_lineage(older, 0)
@@ -139,6 +143,7 @@ def test_where_no_epoch_was_archived_nothing_is_guessed(tmp_path: Path, archived
     assert len(archived.problems) == 1
 
 
+@pytest.mark.slow
 def test_a_partition_whose_log_ends_below_the_position_without_a_difference_waits(archived: Archived) -> None:
     """Its last stable offset may be lower, behind a transaction whose marker was lost."""
     loss = LogTruncatedError(A.topic_partition, 10, "cut", 7, 7, A.topic_id)
@@ -149,6 +154,7 @@ def test_a_partition_whose_log_ends_below_the_position_without_a_difference_wait
     assert archived.positions()[A].offset == 6
 
 
+@pytest.mark.slow
 def test_what_the_source_has_deleted_of_the_new_log_is_said(archived: Archived) -> None:
     archived.truncate(A, 6, 10)
     archived.source.log("orders", 0).delete_records_before(8)

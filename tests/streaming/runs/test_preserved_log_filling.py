@@ -103,6 +103,7 @@ def filled(tmp_path: Path) -> Iterator[Filled]:
         filled.cluster.close()
 
 
+@pytest.mark.slow
 def test_a_log_whose_source_holds_no_record_reaches_its_first_offset(filled: Filled) -> None:
     """One filler is left: brokers may forget the producer of an empty log, and the first record would have to wait."""
     filled.register(A, 20_000)
@@ -116,6 +117,7 @@ def test_a_log_whose_source_holds_no_record_reaches_its_first_offset(filled: Fil
     assert filled.target.asked("ListOffsets") == asked
 
 
+@pytest.mark.slow
 def test_partitions_that_appear_later_and_offsets_that_expire_are_filled(filled: Filled) -> None:
     filled.register(A, 0)
     filled.filling.fill()
@@ -136,6 +138,7 @@ def test_what_another_run_has_filled_is_continued_and_begins_where_the_first_rec
     assert (filled.log(A), filled.log(B)) == ((99, 100), (100, 101))
 
 
+@pytest.mark.slow
 def test_a_log_that_may_not_be_written_to_now_is_filled_later(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
     """Its brokers have forgotten the producer, and requests of an earlier run may still arrive."""
     filled.write(A, *range(30))
@@ -152,6 +155,7 @@ def test_a_log_that_may_not_be_written_to_now_is_filled_later(filled: Filled, ca
     assert filled.log(A) == (99, 100)
 
 
+@pytest.mark.slow
 def test_the_log_of_another_writer_is_left_to_the_slot_that_reports_it(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
     filled.register(A, 100)
     filled.write(A, 0)
@@ -163,6 +167,7 @@ def test_the_log_of_another_writer_is_left_to_the_slot_that_reports_it(filled: F
     assert "the log of target copy-0 is not filled" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_answer_is_asked_again(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
     filled.register(A, 100)
     filled.deadline_ms = 500

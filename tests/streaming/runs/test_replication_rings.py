@@ -195,6 +195,7 @@ def test_names_that_grow_once_and_are_taken_no_further_are_mirrored(world: World
     assert "c.b.a.orders" in world.clusters["A"].topic_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "topology",
     [
@@ -303,6 +304,7 @@ def _as_of_an_earlier_version(world: World, mirror: Mirrored) -> None:
             offsets[key] = committed._replace(metadata=text)
 
 
+@pytest.mark.slow
 def test_many_mirrors_upstream_fit_into_the_registration(world: World) -> None:
     world.clusters["B"].create_topic(TOPIC)
     for number in range(40):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.support import restore_runs
 from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
@@ -27,6 +28,7 @@ def slots_of(folder: Path, **write: int) -> set[int]:
     return {planned.slot for planned in plan_step(step, starts, ends, config, parallelism=4)}
 
 
+@pytest.mark.slow
 def test_small_batches_share_a_slot_so_that_requests_are_filled(tmp_path: Path) -> None:
     assert slots_of(tmp_path, request_bytes=65536) == {0}
 

@@ -163,6 +163,7 @@ def test_a_jvm_that_wrote_nothing_for_the_other_process_is_in_sparks_log(java: s
     )
 
 
+@pytest.mark.slow
 def test_a_jvm_that_does_not_end_is_killed_and_leaves_nothing(
     java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

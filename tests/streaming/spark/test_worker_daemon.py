@@ -14,6 +14,7 @@ from shallow_mirror.streaming.spark import worker_daemon
 _DRIVERS_ONLY = ("deltalake", "obstore", "pandas", "pydantic", "yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("imported", "unneeded"),
     [
@@ -45,6 +46,7 @@ def test_pyspark_is_imported_from_the_installed_package_instead_of_the_zip_file_
         assert worker_daemon.installed_pyspark_first(path) == path
 
 
+@pytest.mark.slow
 def test_the_daemon_chooses_before_it_imports_pyspark() -> None:
     program = "import sys, shallow_mirror.streaming.spark.worker_daemon; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -32,6 +32,7 @@ def scrape(settings: MetricsSettings, parameters: str = "") -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_port_serves_the_metrics_and_is_free_again_afterwards() -> None:
     settings = MetricsSettings(port=free_ports(1)[0])
     for _ in range(2):

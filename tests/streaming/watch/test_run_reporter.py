@@ -226,6 +226,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         assert metric("waiting") == 0
 
 
+@pytest.mark.slow
 def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     reader_times = iter(range(0, 10_000, 10))

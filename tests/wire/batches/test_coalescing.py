@@ -151,6 +151,7 @@ def source_log(shape: Any) -> tuple[list[bytes], dict[int, bytes]]:
     return log, visible
 
 
+@pytest.mark.slow
 @given(
     sources,
     st.sampled_from([None, 200, 2_000, 1 << 16]),

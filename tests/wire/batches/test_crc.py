@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import crc32c
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, view
 
@@ -12,6 +13,7 @@ payloads = st.lists(st.binary(max_size=3_000), min_size=1, max_size=8)
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
+@pytest.mark.slow
 @given(payloads, longs, longs)
 def test_the_payloads_checksum_follows_from_the_header_alone(contents: list[bytes], producer_id: int, timestamp: int) -> None:
     batches = [batch(i, payload=payload, producer_id=producer_id, timestamp=timestamp) for i, payload in enumerate(contents)]
@@ -19,6 +21,7 @@ def test_the_payloads_checksum_follows_from_the_header_alone(contents: list[byte
     assert payload_crcs(index.headers).tolist() == [crc32c.crc32c(content) for content in contents]
 
 
+@pytest.mark.slow
 @given(payloads, st.data())
 def test_a_changed_byte_behind_the_checksum_is_found_in_its_batch_and_in_no_other(
     contents: list[bytes], data: st.DataObject
@@ -39,6 +42,7 @@ def test_the_checksum_of_all_pieces_follows_from_those_of_each(pieces: list[byte
     )
 
 
+@pytest.mark.slow
 def test_pieces_of_more_than_four_gigabytes_are_joined() -> None:
     zeros, times = bytes(1 << 20), (1 << 32) // (1 << 20) + 3
     expected = crc32c.crc32c(b"x")

@@ -229,6 +229,7 @@ def test_a_produce_response_is_what_kafka_python_decodes(name: str) -> None:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names(""))
 def test_every_cut_of_a_response_is_refused(name: str) -> None:
     frame = frame_of(name)

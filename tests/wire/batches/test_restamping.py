@@ -22,6 +22,7 @@ def split(records: memoryview) -> list[memoryview]:
     return [records[start : start + size] for start, size in zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True)]
 
 
+@pytest.mark.slow
 @given(
     payloads=st.lists(st.binary(max_size=3000), min_size=1, max_size=5),
     producer_id=st.integers(0, 2**63 - 1),

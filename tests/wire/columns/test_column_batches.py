@@ -48,6 +48,7 @@ def encode(rows: list[Row], codec: Codec = Codec.NONE, batch_bytes: int = 500) -
     return encode_columns(columns_of(rows), targets, [batch_bytes] * 4, Compression(codec))
 
 
+@pytest.mark.slow
 @given(rows, st.sampled_from(list(Codec)), st.integers(1, 2000))
 def test_every_row_is_in_one_batch_of_its_target_in_order(rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     got: dict[int, list[object]] = {}
@@ -64,6 +65,7 @@ def test_every_row_is_in_one_batch_of_its_target_in_order(rows: list[Row], codec
     assert got == expected
 
 
+@pytest.mark.slow
 @given(rows)
 def test_the_header_says_what_is_in_the_batch(rows: list[Row]) -> None:
     for batch in encode(rows):
@@ -75,6 +77,7 @@ def test_the_header_says_what_is_in_the_batch(rows: list[Row]) -> None:
         assert header["attributes"] == 0x10
 
 
+@pytest.mark.slow
 @given(rows, st.integers(1, 2000))
 def test_a_batch_stays_below_the_limit_unless_it_holds_one_record(rows: list[Row], batch_bytes: int) -> None:
     for batch in encode(rows, batch_bytes=batch_bytes):
@@ -99,6 +102,7 @@ def test_columns_without_keys_and_headers_make_records_without_them() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(rows, st.data())
 def test_a_slice_of_larger_arrays_is_encoded_alike(rows: list[Row], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(rows) - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.wire.columns import ContentDigest
@@ -37,12 +38,14 @@ def digest_of(*batches: pa.RecordBatch) -> tuple[int, int]:
     return digest.record_count, digest.crc32c()
 
 
+@pytest.mark.slow
 @given(rows, st.integers(0, 8))
 def test_it_does_not_depend_on_where_batches_end(rows: list[Row], cut: int) -> None:
     whole = batch_of(rows)
     assert digest_of(whole) == digest_of(whole[:cut], whole[cut:])
 
 
+@pytest.mark.slow
 @given(rows, rows)
 def test_other_rows_have_another_digest(rows: list[Row], others: list[Row]) -> None:
     assert (digest_of(batch_of(rows)) == digest_of(batch_of(others))) == (rows == others)

@@ -45,6 +45,7 @@ def test_keys_of_different_lengths_are_hashed_as_one_by_one(keys: list[bytes], d
     assert murmur2(pa.array(keys, pa.binary())[first:]).tolist() == [one_by_one(key) for key in keys[first:]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=20), min_size=1), st.integers(1, 50))
 def test_a_key_has_the_partition_that_java_gives_it(keys: list[bytes], count: int) -> None:
     chosen = Partitioner(count, sticky_bytes=10, first=0).partitions(pa.array(keys, pa.binary()), np.zeros(len(keys), np.int64))

@@ -47,6 +47,7 @@ def read(batches: Sequence[bytes]) -> CommitColumns:
     return read_commits([unpack_batch(memoryview(data), LOG, max_bytes=1 << 20) for data in batches])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.lists(_RECORDS, max_size=12), st.integers(0, 2**41)), max_size=6))
 def test_commits_are_those_of_the_reader_of_single_records(groups: list[tuple[list[tuple[bytes, bytes | None]], int]]) -> None:
     batches, base_offset = [], 5

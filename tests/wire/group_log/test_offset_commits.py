@@ -44,6 +44,7 @@ def test_records_of_other_types_are_no_committed_offsets(record_type: int) -> No
     assert parse_commit_key(struct.pack(">h", record_type) + b"anything") is None
 
 
+@pytest.mark.slow
 @given(
     _LONGS,
     _NAMES,
@@ -72,6 +73,7 @@ def test_a_version_of_the_future_is_named(version: int) -> None:
             parse(value)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=300)), max_size=20),
     st.integers(0, 2**40),

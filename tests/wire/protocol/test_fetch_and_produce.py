@@ -294,6 +294,7 @@ def test_of_several_responses_the_partitions_that_any_of_them_stamps_are_named(n
     )
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_several_changed_responses_are_read_as_each_alone_or_left_to_be_parsed(data: st.DataObject) -> None:
     topic_partitions = [A0, A1, B0]
@@ -384,6 +385,7 @@ def test_every_cut_frame_is_refused(response: bytes) -> None:
             parse(memoryview(response[:size]))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_a_changed_frame_is_read_or_refused_but_never_crashes(data: st.DataObject) -> None:
     responses: list[tuple[bytes, Callable[[memoryview], object]]] = [

@@ -111,6 +111,7 @@ def fetch_response(groups: Mapping[str, tuple[int, Mapping[str, Sequence[tuple[i
     return _HEADER + bytes(response(throttle_time_ms=9, groups=made).encode())
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200), _OFFSETS)
 def test_a_request_is_the_bytes_of_another_client(group: str, offsets: dict[TopicPartition, tuple[int, str]]) -> None:
     ours = group_offsets.build_commit_header(7, "client") + group_offsets.build_commit_request(group, offsets).body
@@ -128,6 +129,7 @@ def test_a_request_is_these_bytes() -> None:
     assert request.accepted.hex(" ") == "02 02 74 03 00 00 00 01 00 00 00 00 00 00 02 00 00 00 00 00"
 
 
+@pytest.mark.slow
 @given(_OFFSETS, st.sampled_from([0, 40]))
 def test_the_response_that_accepts_all_is_known(offsets: dict[TopicPartition, tuple[int, str]], throttle_ms: int) -> None:
     request = group_offsets.build_commit_request("app", offsets)
@@ -149,6 +151,7 @@ def test_a_response_with_an_error_or_of_anything_else_accepts_nothing() -> None:
     assert not group_offsets.is_accepted(request, memoryview(whole[:4] + b"\x01" + whole[5:]))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=3), st.tuples(st.sampled_from([0, 16, 30]), _FETCHED), max_size=4))
 def test_offsets_of_groups_are_read_as_they_were_written(groups: Any) -> None:
     assert group_offsets.parse_offsets_of_groups(memoryview(fetch_response(groups))) == {

@@ -32,6 +32,7 @@ def response(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> b
     return b"\x00\x00\x00\x07\x00" + bytes(response(throttle_time_ms=0, topics=made).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", IsolationLevel)
 @given(topic_partitions=_PARTITIONS)
 def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, topic_partitions: dict[str, list[int]]) -> None:
@@ -56,6 +57,7 @@ def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, top
     assert ours == bytes(theirs.encode(framed=False, header=True))
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text("abc", max_size=3), st.lists(st.tuples(st.integers(0, 99), st.integers(-1, 2**63 - 1)), max_size=4))
 )

@@ -65,6 +65,7 @@ def test_the_oracle_writes_what_another_client_writes(magic: int) -> None:
     assert bytes(builder.build()) == message_set(made, magic=magic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("magic", [0, 1])
 @given(written_messages, st.integers(0, 1 << 40))
 @settings(max_examples=examples(60))

@@ -225,6 +225,7 @@ def test_sequences_wrap_behind_two_to_the_31() -> None:
     assert log.end == base + 3
 
 
+@pytest.mark.slow
 def test_the_fillers_of_a_long_hole_are_made_when_they_are_taken() -> None:
     raw = batch(2, 1) + batch(250_000, 2) + batch(250_003, 1)
     placement = placed(raw)
@@ -273,6 +274,7 @@ def sources(draw: st.DrawFn) -> tuple[bytes, int]:
     return raw, position
 
 
+@pytest.mark.slow
 @given(sources(), st.data())
 def test_a_log_continued_anywhere_holds_every_record_at_its_offset(source: tuple[bytes, int], data: st.DataObject) -> None:
     raw, position = source
@@ -284,6 +286,7 @@ def test_a_log_continued_anywhere_holds_every_record_at_its_offset(source: tuple
     assert rest.end == whole.end
 
 
+@pytest.mark.slow
 @given(sources(), st.data())
 def test_a_cut_anywhere_leaves_the_records_below_it_also_in_a_log_continued_anywhere(
     source: tuple[bytes, int], data: st.DataObject

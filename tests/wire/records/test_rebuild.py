@@ -39,6 +39,7 @@ def written_batch(name: str, written: Written, *, attributes: int = 0) -> bytes:
     return batch(BASE, deltas=offsets, timestamp=5_000, attributes=codec | attributes, payload=encode(block))
 
 
+@pytest.mark.slow
 @every_codec
 @given(records, st.integers(0, 30), st.sampled_from([0, 0x08, 0x40]))
 @settings(max_examples=examples(40))
@@ -190,6 +191,7 @@ def test_a_block_that_cannot_be_opened_is_corrupt() -> None:
         rebuilt(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attributes", [0, 0x08], ids=["own times", "append time"])
 def test_thousands_of_records_whose_numbers_times_and_lengths_become_shorter_are_kept(
     attributes: int,

@@ -53,6 +53,7 @@ def test_captured_batches_open_to_what_another_consumer_received(name: str) -> N
             assert codecs <= {each[2] for each in expected}
 
 
+@pytest.mark.slow
 @every_codec
 @given(records)
 @settings(max_examples=examples(30))
@@ -142,6 +143,7 @@ def test_blocks_that_brokers_refuse_are_corrupt(name: str, change: Callable[[Cal
         opened(batch(BASE, 2, attributes=codec, payload=change(encode)))
 
 
+@pytest.mark.slow
 @every_compression
 def test_a_bomb_is_refused_at_the_bound_and_takes_no_more_memory_than_that(name: str) -> None:
     raw = compressed(name, full_record(0, 0, None, bytes(20 << 20), []), 1)
@@ -173,6 +175,7 @@ def test_what_fills_the_bound_exactly_is_opened(name: str) -> None:
         opened(compressed(name, block, 1), max_bytes=len(block) - 1)
 
 
+@pytest.mark.slow
 @every_compression
 @given(st.data())
 @settings(max_examples=examples(150), deadline=None)
@@ -191,6 +194,7 @@ def test_changed_bytes_of_a_block_end_in_our_errors_or_in_records(name: str, dat
     assert named == (A, BASE)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200), st.integers(-1, 5), st.integers(-3, 40))
 @settings(max_examples=examples(500))
 def test_bytes_that_are_no_records_end_in_our_errors(block: bytes, last_offset_delta: int, count: int) -> None:

@@ -30,6 +30,7 @@ def read_at_once(block: bytes, positions: list[int], few: int) -> tuple[list[int
     return None if actual is None else (actual[0].tolist(), actual[1].tolist())
 
 
+@pytest.mark.slow
 @however_few
 @given(st.lists(longs, min_size=1, max_size=20), st.binary(max_size=5))
 def test_numbers_are_read_as_they_were_written_whatever_lies_behind_them(few: int, values: list[int], behind: bytes) -> None:
@@ -38,6 +39,7 @@ def test_numbers_are_read_as_they_were_written_whatever_lies_behind_them(few: in
     assert read_at_once(b"".join(parts) + behind, starts[:-1], few) == (values, starts[1:])
 
 
+@pytest.mark.slow
 @however_few
 @given(st.binary(min_size=1, max_size=40), st.data())
 @example(b"\xff" * 9 + b"\x01", None)
@@ -50,6 +52,7 @@ def test_any_bytes_are_numbers_or_none_just_as_one_by_one(few: int, block: bytes
     assert read_at_once(block, positions, few) == read_one_by_one(block, positions)
 
 
+@pytest.mark.slow
 @given(st.lists(longs, min_size=1, max_size=20))
 def test_numbers_are_put_in_front_of_their_ends_as_short_as_can_be(values: list[int]) -> None:
     parts = [varint(value) for value in values]

@@ -106,6 +106,7 @@ def began(fake: StrictCluster, slot: Slot) -> None:
     slot.receipt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("api", CALLS)
 def test_a_retriable_code_is_asked_again_until_there_is_a_response(fake: StrictCluster, slot: Slot, api: str, code: int) -> None:
@@ -116,6 +117,7 @@ def test_a_retriable_code_is_asked_again_until_there_is_a_response(fake: StrictC
     assert fake.asked(api) >= before + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", CALLS)
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_response_is_asked_for_again_on_another_connection(
@@ -139,6 +141,7 @@ def test_partitions_and_offsets_are_added_with_one_write(fake: StrictCluster, sl
     assert isinstance(slot.read(), Receipt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["AddPartitionsToTxn", "AddOffsetsToTxn"])
 @pytest.mark.parametrize("broken", [*BROKEN.values(), error(51), error(14)], ids=[*BROKEN, "concurrent", "loading"])
 def test_what_fails_of_one_write_is_done_one_by_one(fake: StrictCluster, slot: Slot, api: str, broken: Change) -> None:
@@ -230,6 +233,7 @@ def test_a_coordinator_that_may_not_be_asked_for_is_for_the_operator(
         init_producer_id(client, NAME, 60_000, clock.deadline())
 
 
+@pytest.mark.slow
 def test_a_silent_coordinator_costs_one_request_timeout(fake: StrictCluster, clock: SleepingClock) -> None:
     client = client_of(fake, clock, request_timeout_ms=200)
     slot = Slot(client, clock)

@@ -25,6 +25,7 @@ def take_over(folder: Path, migration: str = "m") -> MigrationOwner:
     return log.take_over(RunIdentity.of_this_process(), "f", clock())
 
 
+@pytest.mark.slow
 def test_rows_are_read_back_in_their_order(tmp_path: Path) -> None:
     assert MigrationLog.open(TableStorage(str(tmp_path)), "m").rows() == ()
     owner = take_over(tmp_path)

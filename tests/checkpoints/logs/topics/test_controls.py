@@ -11,6 +11,7 @@ from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, ControlAc
 from shallow_mirror.errors import OffsetMapConflictError
 
 
+@pytest.mark.slow
 def test_of_each_topic_the_newest_row_counts(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     assert controls.paused() == {}
@@ -40,6 +41,7 @@ def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
         Controls.open(str(tmp_path)).paused()
 
 
+@pytest.mark.slow
 def test_a_migration_and_an_operator_do_not_undo_each_other(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     controls.add("hand-over", ["a"])
@@ -96,6 +98,7 @@ def test_a_fail_over_that_is_aborted_lets_the_mirror_continue_and_can_be_made_ag
     assert [interval.until_ms is None for interval in controls.paused_intervals() if interval.topic == "b"] == [True]
 
 
+@pytest.mark.slow
 def test_a_fail_over_is_for_good(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     controls.add("fail-over", ["a"])

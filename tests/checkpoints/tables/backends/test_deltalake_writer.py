@@ -60,6 +60,7 @@ def test_creating_at_once_leaves_the_table_of_one_with_its_properties(tmp_path: 
     assert set(created) == {snapshot.properties["shallow_mirror.mirror"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newer", ["append", "delete", "compact"])
 @pytest.mark.parametrize("step", ["append", "delete"])
 def test_a_stale_snapshot_commits_nothing(writer: DeltalakeWriter, step: str, newer: str) -> None:

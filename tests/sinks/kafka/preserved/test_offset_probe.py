@@ -61,6 +61,7 @@ def test_a_missing_permission_is_named(broker: StrictCluster) -> None:
     assert not broker.topic_ids
 
 
+@pytest.mark.slow
 def test_a_topic_is_deleted_although_the_trial_ran_out_of_time(broker: StrictCluster) -> None:
     broker.change_always("Fetch", error(6))
     with pytest.raises(RetriableError):

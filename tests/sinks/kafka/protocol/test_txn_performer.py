@@ -224,6 +224,7 @@ def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: 
     target.close()
 
 
+@pytest.mark.slow
 def test_last_stable_offsets_are_asked_for_while_end_txn_is_on_its_way(
     tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_small_batches_become_one_on_the_target_and_one_row_of_the_map(pair: Clu
     assert pair.target.asked("Produce") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_spark", [False, True], ids=["direct", "through Spark"])
 def test_a_poison_batch_among_those_that_became_one_is_set_aside_alone(
     pair: Clusters, through_spark: bool, monkeypatch: pytest.MonkeyPatch

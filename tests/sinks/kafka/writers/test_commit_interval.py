@@ -161,6 +161,7 @@ def test_a_slot_ends_inside_a_response_and_the_next_round_continues_behind_it_an
     assert len({result.txn.producer_epoch for result in slow.results if result.txn is not None}) == 3
 
 
+@pytest.mark.slow
 def test_what_needs_no_sending_is_recorded_as_far_as_the_first_batch_that_was_not_sent(slow: SlowTarget) -> None:
     slow.seed(
         A,
@@ -197,6 +198,7 @@ def test_batches_that_became_one_stay_together(clusters: Clusters, clock: Sleepi
     assert row.batch_count == row.rebuilt_batch_count > 1
 
 
+@pytest.mark.slow
 def test_batches_that_are_set_aside_behind_the_end_are_left_to_the_next_round(slow: SlowTarget) -> None:
     slow.seed(
         A, named_batch(0, [0]), batch(1, 1, attributes=5), named_batch(2, [0]), batch(3, 1, attributes=5), named_batch(4, [0])
@@ -234,6 +236,7 @@ def test_a_slot_that_writes_nothing_ends_as_well(clusters: Clusters, clock: Slee
     assert all(result.txn is None for result in slow.results)
 
 
+@pytest.mark.slow
 def test_a_slot_whose_source_is_slow_hands_over_what_it_has_before_its_time_is_over(
     clusters: Clusters, clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_markers_and_deleted_offsets_are_taken_by_fillers(clusters: Clusters) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failures",
     [
@@ -395,6 +396,7 @@ def test_a_slot_of_both_kinds_writes_a_transaction_for_the_translated_topic_alon
     assert clusters.target.log("copy", 0).last_stable_offset == 2
 
 
+@pytest.mark.slow
 def test_a_slot_that_follows_copies_what_appears_behind_its_plan(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.target.change("Produce", AS_IT_SHOULD, Change(first=lambda: clusters.write(A, 4)))
@@ -418,6 +420,7 @@ def continuing(clusters: Clusters, end: int, **changes: Any) -> KafkaSlotJob:
     return preserving(clusters, {A: end}, **{"target_ends": {copy: end}, "origins": {copy: end}} | changes)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_continued_is_written_to_at_once_its_first_batch_alone(clusters: Clusters) -> None:
     held_by_an_application(clusters, 4)
     clusters.write(A, 2, 3, 1)
@@ -429,6 +432,7 @@ def test_a_log_that_is_continued_is_written_to_at_once_its_first_batch_alone(clu
     assert result.has_unanswered
 
 
+@pytest.mark.slow
 def test_behind_its_first_batches_a_log_that_is_continued_waits_like_others(clusters: Clusters) -> None:
     held_by_an_application(clusters, 4)
     clusters.write(A, 2)

@@ -88,6 +88,7 @@ def seed(clusters: Clusters, source: SourcePartition, batches: Sequence[bytes]) 
     return list(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_spark", [False, True], ids=["direct", "through Spark"])
 def test_a_batch_that_is_too_old_for_the_target_is_set_aside_as_it_was_and_what_is_around_it_is_copied_once(
     pair: Clusters, through_spark: bool, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_a_batch_that_is_too_old_for_the_target_is_set_aside_as_it_was_and_what_
     assert len(mirrored.results) == 3
 
 
+@pytest.mark.slow
 def test_every_second_batch_refused_costs_a_round_each_and_no_more(pair: Clusters) -> None:
     written = seed(pair, A, [batch(n, 1) if n % 2 else young(n, 1, pair, value=b"%d" % n) for n in range(12)])
     mirrored = Mirrored(pair, planned(A, 12))
@@ -203,6 +205,7 @@ def test_more_than_the_limit_stops_and_says_how_to_continue(pair: Clusters, limi
     assert Mirrored(pair, planned(A, 2), limits=enough).quarantined_bytes == written
 
 
+@pytest.mark.slow
 def test_a_target_that_fails_meanwhile_makes_no_difference(pair: Clusters) -> None:
     written = seed(pair, A, [young(0, 1, pair), batch(1, 1), young(2, 1, pair)])
     pair.target.change("Produce", error(6), AS_IT_SHOULD, error(19))

@@ -53,6 +53,7 @@ def test_the_source_is_read_on_while_the_target_has_not_acknowledged(clusters: C
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [NEAR_RESPONSES, FAR_RESPONSES])
 @pytest.mark.parametrize("refused", [0, 3, 7])
 def test_a_batch_that_is_refused_after_others_were_sent_behind_it_is_quarantined_alone(

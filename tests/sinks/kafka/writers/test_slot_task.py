@@ -442,6 +442,7 @@ def in_slot_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_slot_3")
 @pytest.mark.parametrize("position", [0, 2, 5], ids=["in front of the rows", "at the rows", "inside the rows"])
 def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_reading_would(
