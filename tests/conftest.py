@@ -37,6 +37,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
 
 _topic_numbers = itertools.count(1)
 
+_LONGEST_FILES = ("verify/test_on_brokers.py", "streaming/runs/test_micro_batch_loop.py", "streaming/runs/test_bad_input.py")
+"""Each takes a minute or two on brokers, and comes late in the alphabet."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Write without fsync in the quick profile: its files need not survive a power failure. All other runs use fsync.
@@ -56,6 +59,11 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: one that began last would keep one of two processes busy alone."""
+    items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{name}::" for name in _LONGEST_FILES)))
 
 
 class TwoClusters(NamedTuple):
