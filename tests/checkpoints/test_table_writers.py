@@ -155,6 +155,7 @@ def test_an_append_adds_the_columns_that_an_older_release_did_not_have(location:
     assert {row.stored and replace(row.stored, run_crc32c=None) for row in rows_read} == {before.stored}
 
 
+@LongOnSpark
 def test_rows_of_problems_extend_the_table_of_a_release_that_recorded_no_topic(location: Location) -> None:
     tables = TableStorage(location.tables, location.spark, writer=location.name).best_effort_tables()
     problem = Problem(kind=ProblemKind.CONFIG, text="source topic a was deleted", remedy="r")
@@ -192,6 +193,7 @@ def test_a_delete_takes_the_rows_that_match_and_commits_nothing_where_none_does(
     assert opened(writer).read((Comparison("transactional_id", "!=", "x"),)).num_rows == 1, "null is not unequal"
 
 
+@LongOnSpark
 def test_an_update_sets_one_column_of_the_rows_that_match_under_its_version(location: Location) -> None:
     writer = location.created()
     writer.append(opened(writer), pa.concat_tables([rows(start, SlotTxn(f"it's-{start}", 1, 1)) for start in range(4)]), 7, {})
@@ -402,6 +404,7 @@ def test_the_two_writers_cannot_take_turns_on_one_table(location: Location) -> N
 
 
 @pytest.mark.slow
+@LongOnSpark
 def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(location: Location) -> None:
     writer, file = location.created(), f"{location.tables}/offset_map"
     for start in (1, 2):

@@ -48,6 +48,7 @@ def wait_for_status(process: psutil.Process, *, is_stopped: bool) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_acknowledged_writes_continue_while_one_of_three_nodes_is_killed(three_nodes: LocalKafkaCluster, topic_name: str) -> None:
     admin = AdminClient({"bootstrap.servers": three_nodes.bootstrap, **QUIET})
     admin.create_topics([NewTopic(topic_name, 3, -1)])[topic_name].result(30)

@@ -19,7 +19,7 @@ def test_no_cluster_is_refused() -> None:
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_stops_the_brokers_and_deletes_the_temporary_folder(tmp_path: Path, number: signal.Signals) -> None:
     script = "from shallow_mirror.local_kafka.command import run_local_kafka as run; run(1, '4.3.0', None)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -10,7 +10,13 @@ from tests.model.search import Search
 pytestmark = pytest.mark.thorough
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.patch.__name__)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, id=bug.patch.__name__, marks=pytest.mark.long if number % 2 else ())
+        for number, bug in enumerate(PLANTED)
+    ],
+)
 def test_a_planted_bug_is_found(bug: Planted) -> None:
     with planted(bug.patch):
         result = Search(Library(), bug.scenario, bug.deviations, allows=bug.allows).run()

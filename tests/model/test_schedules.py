@@ -35,7 +35,7 @@ from tests.model.world import World, run_on
 pytestmark = pytest.mark.thorough
 
 SCHEDULES_OF_THE_SMALLEST = 4_000
-SCHEDULES_OF_A_SCENARIO = 250
+SCHEDULES_OF_A_SCENARIO = 150
 
 
 @pytest.mark.thorough

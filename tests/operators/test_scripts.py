@@ -118,7 +118,7 @@ def test_the_isolation_level_changes_behind_a_run_killed_at_every_effect(
 ) -> None:
     """The transaction is aborted before the run, or open while the next one begins."""
     ends = [[], [End(is_commit=False)]]
-    for kill_at in range(13, 37, 3):
+    for kill_at in range(13, 37, 5):
         begin = (SetOffsets(offsets), before, Write(0, 0, 1), Begin(0, 0, 2), Write(0, 0, 1))
         script = (*begin, *ends[is_ended], Run(kill_at), after, Run(), Write(0, 0, 1), *ends[not is_ended], Run())
         assert finding(*script) is None, kill_at
@@ -131,7 +131,7 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
 ) -> None:
     begin = (SetOffsets("preserved"), before, Write(0, 0, 1), Begin(0, 0, 2), Write(0, 0, 1), End(is_commit=False))
     for txn in ([], [Begin(0, 0, 1)]):
-        for kill_at in range(13, 34, 3):
+        for kill_at in range(13, 34, 5):
             script = (*begin, *txn, Run(kill_at), SetOffsets("translated"), after, Run(), Write(0, 0, 1))
             done = perform(script, tmp_path / "world")
             assert (done.finding, done.remedies) == (None, 0), done.events
@@ -212,7 +212,7 @@ def test_of_two_runs_at_once_one_is_fenced_whenever_the_other_begins(
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CLASSES)
 def test_no_sequence_with_further_actions_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, name: str) -> None:
-    for seed in range(15):
+    for seed in range(8):
         script = script_of(seed, (name,))
         done = perform(script, tmp_path / "world")
         assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)

@@ -118,11 +118,11 @@ def archive_no_last_batch_of_a_response(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "seed"),
     [
-        (archive_no_last_batch_of_a_response, 27),
+        pytest.param(archive_no_last_batch_of_a_response, 27, marks=pytest.mark.long),
         (cut_one_record_late, 5),
         (forget_aborts_of_later_lineages, 14),
-        (skip_the_first_step, 0),
-        (read_whole_batches, 0),
+        pytest.param(skip_the_first_step, 0, marks=pytest.mark.long),
+        pytest.param(read_whole_batches, 0, marks=pytest.mark.long),
     ],
 )
 def test_a_package_that_is_wrong_in_one_way_is_found(
