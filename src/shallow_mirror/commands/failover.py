@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shallow_mirror.commands.file_kinds import load_failover
-from shallow_mirror.commands.migrate import NoWait, SkipHook, TakeOver, options_of
-from shallow_mirror.commands.options import EXIT_LEFT, EXIT_REFUSED, EXIT_WAITS, AsJson
+from shallow_mirror.commands.migrate import CONTINUES, NoWait, SkipHook, TakeOver, conducted, options_of
+from shallow_mirror.commands.options import EXIT_LEFT, EXIT_REFUSED, AsJson
 from shallow_mirror.commands.sessions import interruptible
 from shallow_mirror.progress import Spoken
 
@@ -24,8 +24,6 @@ failover = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The failover file (YAML).")]
-
-_CONTINUES = "the same command continues from there"
 
 
 @failover.command("plan")
@@ -103,7 +101,7 @@ def abort(
 
     files = load_failover(file, "failover abort")
     with (
-        interruptible(_CONTINUES),
+        interruptible(CONTINUES),
         view.Printed("failover abort: waits for both clusters and the tables to answer", files) as printed,
     ):
         abort_failover(files, printed, options_of(takes_over, skip_hook), despite_groups=despite_groups)
@@ -120,14 +118,7 @@ def status(file: File, as_json: AsJson = False) -> None:
 
 
 def _conduct(files: FailoverFiles, conduct: Callable[[], FailoverState], printed: Printed, as_json: bool) -> None:
-    from shallow_mirror.migration import WaitsForOutsideError
     from shallow_mirror.migration.failover import view
 
-    with interruptible(_CONTINUES):
-        try:
-            state = conduct()
-        except WaitsForOutsideError as waiting:
-            printed.waits(waiting.outside)
-            raise typer.Exit(EXIT_WAITS) from None
-    if view.show_state(state, files, as_json=as_json):
+    if view.show_state(conducted(conduct, printed), files, as_json=as_json):
         raise typer.Exit(EXIT_LEFT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,8 @@ from shallow_mirror.progress import Spoken
 if TYPE_CHECKING:
     from shallow_mirror.config.migration_config import MigrationFiles
     from shallow_mirror.migration import MigrationState, Options, Printed
+
+State = TypeVar("State")
 
 migrate = typer.Typer(help="Move topics, groups and writers to another cluster, step by step, and back.", no_args_is_help=True)
 
@@ -35,7 +37,7 @@ TakeOver = Annotated[bool, typer.Option("--take-over", help="Fence a conductor t
 
 _ANSWERS = "migrate {}: waits for both clusters and the tables to answer"
 _CHECKS = "checks of both clusters, the groups, the permissions, and the start of the reverse mirror"
-_CONTINUES = "the same command continues from there"
+CONTINUES = "the same command continues from there"
 
 
 @migrate.command("plan")
@@ -115,7 +117,7 @@ def abort(file: File, takes_over: TakeOver = False, skip_hook: SkipHook = None) 
     from shallow_mirror.migration import Phase, abort as abort_migration, release_sentences, view
 
     files = load_migration(file, "migrate abort")
-    with interruptible(_CONTINUES), view.Printed(_ANSWERS.format("abort")) as printed:
+    with interruptible(CONTINUES), view.Printed(_ANSWERS.format("abort")) as printed:
         aborted = abort_migration(files, printed, options_of(takes_over, skip_hook))
     for prefix in aborted.rehearsals:
         print(f"rehearsal {prefix}: " + ("could not be removed" if aborted.left else "removed"))
@@ -171,7 +173,7 @@ def late_writes(
         if any(late[name].writes or late[name].problem for name in chosen):
             raise typer.Exit(EXIT_REFUSED)
         return
-    with interruptible(_CONTINUES), view.Printed(_ANSWERS.format("late-writes")) as printed:
+    with interruptible(CONTINUES), view.Printed(_ANSWERS.format("late-writes")) as printed:
         choice = Choice.CARRY if carries else Choice.QUARANTINE
         settled = settle_late_writes(files, printed, choice, wave, Options(takes_over=takes_over))
     for each in settled:
@@ -187,14 +189,20 @@ def options_of(takes_over: bool, skip_hook: Sequence[str] | None, **others: Any)
     return Options(takes_over=takes_over, skipped_hooks=frozenset(skip_hook or ()), **others)
 
 
-def _conduct(files: MigrationFiles, conduct: Callable[[], MigrationState], printed: Printed, as_json: bool) -> None:
-    from shallow_mirror.migration import WaitsForOutsideError, view
+def conducted(conduct: Callable[[], State], printed: Printed) -> State:
+    """Return what a conductor did, of a migration or fail-over. Exits with 5 if somebody outside has to act, having said what."""
+    from shallow_mirror.migration import WaitsForOutsideError
 
-    with interruptible(_CONTINUES):
+    with interruptible(CONTINUES):
         try:
-            state = conduct()
+            return conduct()
         except WaitsForOutsideError as waiting:
             printed.waits(waiting.outside)
             raise typer.Exit(EXIT_WAITS) from None
-    if view.show_state(state, files, as_json=as_json):
+
+
+def _conduct(files: MigrationFiles, conduct: Callable[[], MigrationState], printed: Printed, as_json: bool) -> None:
+    from shallow_mirror.migration import view
+
+    if view.show_state(conducted(conduct, printed), files, as_json=as_json):
         raise typer.Exit(EXIT_REFUSED)
