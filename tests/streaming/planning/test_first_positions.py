@@ -11,13 +11,13 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import catch_up, config, create_topic, read_values
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(400)]
 
 T0_MS = 1_700_000_000_000
 
 
 def test_a_start_by_time_moves_down_to_the_batch_that_holds_it_and_says_so(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
+    two_clusters: Any, topic_name: str, tmp_path: Path, inline_streams: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
     create_topic(source, topic, partitions=2, settings={"retention.ms": "-1"})
@@ -31,7 +31,7 @@ def test_a_start_by_time_moves_down_to_the_batch_that_holds_it_and_says_so(
     start = {"start": {re.escape(cut): {0: 3}}}
     settings = config(tmp_path, source, target, [topic, cut], topics=start, read={"start": "2023-11-14T22:13:22Z"})
     with caplog.at_level(logging.INFO):
-        catch_up(settings, spark)
+        catch_up(settings, inline_streams)
     assert read_values(target, topic) == ["b", "c", "d"]
     assert read_values(target, topic, 1) == []
     assert f"{topic}-0: start 2 lies inside a batch: moved down to 1" in caplog.text

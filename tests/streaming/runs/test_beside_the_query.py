@@ -16,7 +16,7 @@ from tests.support.console_entry import console
 
 from shallow_mirror.config import MirrorConfig
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.usefixtures("micro_batch_loop")]
 
 HEARTBEATS = "heartbeats"
 
