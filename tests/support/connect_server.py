@@ -13,6 +13,8 @@ from typing import Any
 import pyspark
 from tests.support.mirror_runs import killed_at_last, own_spark_environment, wait_for_run
 
+from shallow_mirror.local_kafka import delta_jars
+
 
 @contextmanager
 def connect_server(
@@ -48,6 +50,15 @@ def connect_server(
     with killed_at_last(process):
         wait_for_run(process, "the server", lambda: _accepts(port))
         yield process
+
+
+def settings_of_delta() -> dict[str, str]:
+    """Return the settings of a server whose sessions write Delta tables by SQL, such as those of a catalog."""
+    return {
+        "spark.jars": ",".join(map(str, delta_jars())),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
 
 
 def client_of(port: int) -> Any:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tests.support import archive_runs, restore_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
-from tests.support.connect_server import client_of, connect_server
+from tests.support.connect_server import client_of, connect_server, settings_of_delta
 from tests.support.mirror_runs import (
     catch_up,
     config,
@@ -36,7 +36,6 @@ from tests.support.mirror_runs import (
 
 from shallow_mirror import spark_connect
 from shallow_mirror.errors import ConfigError, SparkLostError
-from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import free_ports
@@ -254,9 +253,7 @@ def port_with_delta(no_child_process_is_left: None, tmp_path_factory: pytest.Tem
         pytest.skip("this client makes no second session")
     (port,) = free_ports(1)
     further = {
-        "spark.jars": ",".join(map(str, delta_jars())),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **settings_of_delta(),
         "spark.connect.session.manager.defaultSessionTimeout": "90s",
         "spark.connect.session.manager.maintenanceInterval": "1s",
     }
