@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyspark.find_spark_home import _find_spark_home
-
 from shallow_mirror.local_kafka.jars import java_executable
 from shallow_mirror.streaming.spark.class_archive import ClassArchive
 from shallow_mirror.streaming.spark.economies import Economy, is_used
@@ -27,6 +25,8 @@ def write_spark_classes() -> None:
 
     Raises OSError (the cache folder), CalledProcessError.
     """
+    from pyspark.find_spark_home import _find_spark_home
+
     classes = ClassArchive.of(java_executable(), Path(_find_spark_home(), "jars")) if is_used(Economy.CLASS_ARCHIVE) else None
     if classes is None or classes.is_written:
         return
