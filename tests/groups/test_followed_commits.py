@@ -314,7 +314,14 @@ def _is_there(world: FollowedWorld, syncer: GroupSyncer, offset: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 4)),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 10)),
+    ],
+)
 def test_a_target_has_only_what_was_committed_in_order_whenever_a_sync_is_killed(tmp_path: Path, seed: int) -> None:
     """A sync keeps nothing, so one that is left in the middle is one that was killed."""
     chance, now = random.Random(seed), T0

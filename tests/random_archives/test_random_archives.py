@@ -14,7 +14,7 @@ from tests.random_archives.rounds import check_archive
 
 pytestmark = pytest.mark.thorough
 
-SEEDS = (3, 11, 22, 34)
+SEEDS = (3, 11, 22, 34, *(pytest.param(seed, marks=pytest.mark.long) for seed in (7, 18, 58, 101)))
 
 
 @pytest.fixture(scope="module")

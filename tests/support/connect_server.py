@@ -14,6 +14,7 @@ import pyspark
 from tests.support.mirror_runs import killed_at_last, own_spark_environment, wait_for_run
 
 from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.streaming.spark.spark_session import DELTA_CATALOG, DELTA_EXTENSION, EXTENSIONS
 
 
 @contextmanager
@@ -56,8 +57,8 @@ def settings_of_delta() -> dict[str, str]:
     """Return the settings of a server whose sessions write Delta tables by SQL, such as those of a catalog."""
     return {
         "spark.jars": ",".join(map(str, delta_jars())),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        EXTENSIONS: DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
     }
 
 

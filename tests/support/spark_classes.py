@@ -7,7 +7,6 @@ with the process group of their test.
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,18 +25,18 @@ def write_spark_classes() -> None:
     Raises OSError (the cache folder), CalledProcessError.
     """
     from pyspark.find_spark_home import _find_spark_home
+    from tests.support.mirror_runs import own_spark_environment
 
     classes = ClassArchive.of(java_executable(), Path(_find_spark_home(), "jars")) if is_used(Economy.CLASS_ARCHIVE) else None
     if classes is None or classes.is_written:
         return
     classes.path.parent.mkdir(parents=True, exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     with (classes.path.parent / "spark-classes.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not classes.is_written:
             subprocess.run(
                 [sys.executable, "-c", _PROGRAM, str(_FILL)],
-                env=environment,
+                env=own_spark_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 check=True,

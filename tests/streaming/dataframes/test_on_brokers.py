@@ -70,7 +70,7 @@ class Topic:
 
 @pytest.fixture
 def topic(target_cluster: LocalKafka, topic_name: str, tmp_path: Path) -> Topic:
-    return Topic(target_cluster, topic_name.replace("[", "-").replace("]", "")[-80:], tmp_path / "tables")
+    return Topic(target_cluster, topic_name[-80:], tmp_path / "tables")
 
 
 class Query:
