@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 
 CHUNK = 500
+MARKERS_S = 30.0
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
@@ -40,6 +41,16 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Any]:
             consumer.close()
             return messages
         messages.append(message)
+
+
+def read_copies(bootstrap: str, topic: str, partition: int, records: int) -> list[Any]:
+    """Read the records of a partition once it shows so many: a commit is answered before its markers are in the partitions."""
+    deadline = time.monotonic() + MARKERS_S
+    while len(copies := read_all(bootstrap, topic, partition)) < records:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic}-{partition} shows {len(copies)} records after {MARKERS_S} s, not {records}")
+        time.sleep(0.01)
+    return copies
 
 
 def segments(topic: str, partition: int, source: list[Any], target: list[Any]) -> list[dict[str, Any]]:
@@ -107,7 +118,7 @@ def main(conf: Path) -> None:
             producer.flush(30)
             time.sleep(0.1)
             producer.commit_transaction(30)
-        rows += segments(topic, partition, records, read_all(target, topic, partition))
+        rows += segments(topic, partition, records, read_copies(target, topic, partition, done + len(wanted)))
     schema = pa.Table.from_pylist(rows).schema
     write_deltalake(str(Path(settings["tables"]) / "offset_map"), pa.Table.from_pylist(rows, schema=schema))
 
