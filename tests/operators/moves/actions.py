@@ -12,7 +12,7 @@ from tests.operators.moves.moving_world import SIDES, SUSPENDED_S, MovingWorld, 
 from tests.operators.moves.remedies import MOST_REMEDIES, NOTHING_TO_DO, take_remedy
 from tests.operators.world import FindingError
 
-from shallow_mirror.migration.steps import Step
+from shallow_mirror.migration.steps import Direction, Step
 
 MOST_PARTITIONS = 3
 
@@ -89,6 +89,14 @@ def drive(
 
 def _site(world: MovingWorld, number: int) -> Site:
     return world.application.sites[number % len(world.application.sites)]
+
+
+def _readers_side(world: MovingWorld, site: Site) -> str:
+    """Return the cluster whose group offsets count: from the point of no return on, that to which the wave goes."""
+    wave = world.state().waves[site.wave]
+    if not wave.is_under_way or wave.can_abort:
+        return site.side
+    return "west" if wave.direction is Direction.MOVE else "east"
 
 
 def _place(world: MovingWorld, side: str, topic: int, partition: int) -> tuple[str, int] | None:
@@ -188,7 +196,7 @@ class StopConsumers:
 
 @dataclass(frozen=True)
 class ResetGroup:
-    """Somebody resets a group without members where its wave is: to a share of the log, in hundredths."""
+    """Somebody resets a group without members where its wave is read: to a share of the log, in hundredths."""
 
     group: int
     topic: int
@@ -199,14 +207,15 @@ class ResetGroup:
         application = commands.world.application
         site = _site(commands.world, self.group)
         group = site.groups[self.group % len(site.groups)]
-        topics = application.topics(site)
-        cluster = commands.world.clusters[site.side]
+        side = _readers_side(commands.world, site)
+        topics = application.topics(site, side)
+        cluster = commands.world.clusters[side]
         if not topics or group in cluster.state.groups.members:
             return
         topic = topics[self.topic % len(topics)]
         partition = self.partition % cluster.partitions(topic)
         start, end = cluster.bounds(topic, partition)
-        application.reset(group, site.side, topic, partition, start + (end - start) * self.share // 100)
+        application.reset(group, side, topic, partition, start + (end - start) * self.share // 100)
 
 
 @dataclass(frozen=True)
