@@ -325,7 +325,17 @@ class MicroBatchPlanner:
         verified = (self._target or listing).without(truncated)
         if waiting:
             verified = replace(verified, ends={**verified.ends, **waiting})
-        return current, verified.without_recreated(current) if self._config.isolates_recreated else verified
+        return current, self._without_waiting(verified, current)
+
+    def _without_waiting(self, listing: LogEnds, start: Offsets) -> LogEnds:
+        """Return the listing without recreated topics of which `start` has kept the former partitions."""
+        recreated = {} if self._config.continues_after_data_loss else offset_planning.recreated_topics(start, listing.topic_ids)
+        if not recreated:
+            return listing
+        if not self._config.isolates_recreated:
+            return listing.without_topics(recreated)
+        paused = planner_state.read_paused_topics(self._config.paused_path).topics
+        return listing.without_topics(recreated.keys() & paused).without_recreated(start)
 
     def _truncated_logs(self, start: Offsets, listing: LogEnds) -> tuple[dict[SourcePartition, LogTruncatedError], Offsets]:
         """Return an error for each log that ends below its position, and the positions above a last stable offset alone.
@@ -361,14 +371,18 @@ class MicroBatchPlanner:
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Return `start` without recreated topics; these enter as new topics.
 
-        Raise DataLossError for them unless they are isolated, or the mirror continues after data loss.
+        It keeps them where what has their names now does not enter: if they are isolated, paused or handed over. Raise
+        DataLossError for all others, unless the mirror continues after data loss.
         """
         if self._config.isolates_recreated:
-            return start  # `start` keeps them: what has their names now does not enter
+            return start
         current = offset_planning.without_recreated_topics(start, topic_ids)
-        if current is not start and not self._config.continues_after_data_loss:
-            offset_planning.require_same_topics(start, topic_ids)
-        return current
+        if current is start or self._config.continues_after_data_loss:
+            return current
+        paused = planner_state.read_paused_topics(self._config.paused_path).topics
+        copied = {source: offset for source, offset in start.items() if source.topic not in paused}
+        offset_planning.require_same_topics(copied, topic_ids)
+        return start
 
     def _of_existing_topics(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         deleted = sorted({partition.topic for partition in start} - topic_ids.keys())

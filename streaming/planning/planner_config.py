@@ -51,6 +51,8 @@ class PlannerConfig:
     """A definite error of one partition leaves it out instead of ending the query."""
     isolates_recreated: bool = False
     """A topic that was created again waits for the operator, and the new topic of its name does not enter."""
+    not_copied: frozenset[str] = frozenset()
+    """Topics that are paused or handed over when a query starts; while it runs, those of `paused_path`."""
     forgotten: frozenset[str] = frozenset()
     """Topic ids that the operator has closed: such a topic does not enter, also if the source still has it."""
     left_out_path: Path | None = None
@@ -64,6 +66,10 @@ class PlannerConfig:
     always_committed: bool = False
     """Of an archive: nothing was ever read above a last stable offset."""
 
+    def waits_if_recreated(self, topic: str) -> bool:
+        """Return whether a topic that is created again waits for the operator; otherwise it ends the query, or enters as new."""
+        return self.isolates_recreated or (topic in self.not_copied and not self.continues_after_data_loss)
+
     @classmethod
     def of_mirror(
         cls,
@@ -74,6 +80,7 @@ class PlannerConfig:
         planned_path: Path | None = None,
         registration: planner_state.RegistrationFiles | None = None,
         forgotten: frozenset[str] = frozenset(),
+        not_copied: frozenset[str] = frozenset(),
     ) -> PlannerConfig:
         """Return the settings of a mirror; without the paths those of a planner that neither pauses nor leaves out."""
         return cls(
@@ -100,6 +107,7 @@ class PlannerConfig:
             isolates=config.on_error == "isolate",
             isolates_recreated=config.isolates_recreated,
             forgotten=forgotten,
+            not_copied=not_copied,
             left_out_path=left_out_path,
             planned_path=planned_path,
             registration=registration,

@@ -65,6 +65,10 @@ class LogEnds:
         ends = {source: end for source, end in self.ends.items() if source not in failed}
         return replace(self, ends=ends, unanswered={**self.unanswered, **failed})
 
+    def without_topics(self, names: Collection[str]) -> LogEnds:
+        """Return the listing without the log ends of these topics: nothing of them is planned, and they do not enter."""
+        return replace(self, ends={source: end for source, end in self.ends.items() if source.topic not in names})
+
     def without_recreated(self, former: Offsets) -> LogEnds:
         """Return the listing with partitions of topics that were created again among the unanswered ones.
 
@@ -181,19 +185,26 @@ class SourceOffsets:
     ) -> dict[SourcePartition, int]:
         """Return the start offsets of partitions not in `positions`. Raises DataLossError for a recreated topic, ConfigError.
 
+        A recreated topic that is paused or handed over does not begin, and is no error before it is copied again.
+
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
         new partitions begin at their log start.
         """
         listing = self.log_ends(deadline)
+        offsets = {source: position.offset for source, position in positions.items()}
         if not self._config.continues_after_data_loss:
-            offsets = {source: position.offset for source, position in positions.items()}
+            waiting = offset_planning.recreated_topics(
+                (source for source in offsets if source.topic in self._config.not_copied), listing.topic_ids
+            )
+            listing = listing.without_topics(waiting) if waiting else listing
             if not self._config.isolates_recreated:
-                offset_planning.require_same_topics(offsets, listing.topic_ids)
+                copied = {source: offset for source, offset in offsets.items() if source.topic not in waiting}
+                offset_planning.require_same_topics(copied, listing.topic_ids)
         # Where a new partition begins depends on when it is listed first: one that does not answer must not be missed.
         listing.require_answers(listing.unanswered.keys() - positions.keys())
         if self._config.isolates_recreated:
-            listing = listing.without_recreated({source: position.offset for source, position in positions.items()})
+            listing = listing.without_recreated(offsets)
         new = [source for source in listing.ends if source not in positions]
         if not is_start:
             return self.starts_of(new, listing, deadline, is_first_run=False)

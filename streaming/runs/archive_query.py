@@ -79,7 +79,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         self._archive.check()
         self.owner.settle()  # a decision that the last attempt made holds: its objects were complete before it
         self._archive.complete_copies(self._open_table())
-        topic_ids = self._register_partitions()
+        planned_ids = self._register_partitions()
         self._expire_if_due()  # behind the first reading of positions, which counts the rows
         registrar = self.registrar(registration, self._first_rows)
         job = ArchiveSlotJob.of_archive(
@@ -103,7 +103,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
             begin_lineages=self._lineages.begin,
         )
         self._publish()
-        options = self.planner_options(spark, topic_ids, registration)
+        options = self.planner_options(spark, planned_ids, registration)
         initial = options.initial or {}
         held = {source: at for source, at in self._lineages.held.items() if source in initial}
         self.reporter.start_step("starting the query", f" over {counted(len(self.positions()), 'partition')}")
@@ -165,7 +165,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         self.observer(step)
 
     def _register_partitions(self) -> Mapping[str, str]:
-        """Register every partition of the source before anything is planned. Return the id of every topic that the source has."""
+        """Register every partition of the source before anything is planned. Return the topic ids that the query begins with."""
         deadline = self.supervisor.deadline()
         listing = self.list_source(PlannerConfig.of_archive(self.config), deadline)
         self.reporter.on_gone_topics(problems_of_gone({}, listing.recreated))
@@ -175,7 +175,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
             self.reporter.start_step("registering new partitions", f": {len(listing.starts):,}")
             decide_first_rows(self.owner, first_rows_at(listing.starts, archived_partition))
         self.has_begun = True
-        return listing.topic_ids
+        return listing.planned_ids
 
     def _first_rows(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions that appeared while the archive runs. A restore needs their topics described."""

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
-from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE, REMEDY_OF_RECREATED
-from shallow_mirror.types import SourcePartition
-
-
-def without_gone_topics(
-    positions: Collection[SourcePartition], topic_ids: Mapping[str, str], *, keeps_recreated: bool
-) -> list[SourcePartition]:
-    """Return the partitions that a query begins with: those of topics that the source has.
-
-    `keeps_recreated`: also the former ones of a topic that was created again: nothing of the new one is planned then.
-    """
-    kept = recreated_topics(positions, topic_ids) if keeps_recreated else {}
-    ids = {**topic_ids, **kept}
-    return [source for source in positions if ids.get(source.topic) == source.topic_id]
 
 
 def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Mapping[str, str]) -> list[tuple[str, Problem]]:

@@ -88,7 +88,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             self._prepare_preserved_offsets()
         self.forgotten = Controls.open(self.storage.to_read()).read().forgotten
         targets = self._target_topics()
-        topic_ids = self._register_partitions(targets)
+        planned_ids = self._register_partitions(targets)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
         planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
         job = replace(attempt.job_template(), guard_times=self.guard_times)
@@ -96,7 +96,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.filling = self._log_filling(job, targets)
         sink = self._micro_batch_sink(kafka, self.registrar(registration, partial(self._first_rows, targets)))
         options = replace(
-            self.planner_options(spark, topic_ids, registration),
+            self.planner_options(spark, planned_ids, registration),
             paused_path=paused_path,
             planned_path=planned_path,
             forgotten=self.forgotten.topic_ids,
@@ -260,12 +260,13 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
     def _register_partitions(self, targets: TargetTopics) -> Mapping[str, str]:
         """Register every partition of the source before anything is planned, and prepare the target of every topic.
 
-        Return the id of every topic that the source has: the map may have older ones of the same name.
+        Return the topic ids that the query begins with: the map may have older ones of the same name.
         """
         deadline = self.supervisor.deadline()
-        listing = self.list_source(PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids), deadline)
-        positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
         controls = Controls.open(self.storage.to_read()).read()
+        planner_config = PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids, not_copied=controls.not_copied)
+        listing = self.list_source(planner_config, deadline)
+        positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
         self.cycles.exempt(controls.without_cycle, controls.returned)
         self._leave_out_new(topics.keys() - listing.with_position)
         self.cycles.read_registrations()
@@ -277,8 +278,9 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         require_recorded_ends(self.target, known.values(), deadline)
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         targets.prepare(counts, deadline, handed_over=controls.moving)
-        left_out = {source: problem for source, problem in targets.gone.items() if source not in controls.moving}
-        self.reporter.on_gone_topics(problems_of_gone(left_out, listing.recreated))
+        gone = {topic: problem for topic, problem in targets.gone.items() if topic not in controls.moving}
+        recreated = {topic: topic_id for topic, topic_id in listing.recreated.items() if topic not in controls.moving}
+        self.reporter.on_gone_topics(problems_of_gone(gone, recreated))
         new = {source.topic for source in listing.starts} - listing.with_position
         warn_of_others(self.target, targets.partition_counts(new), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}
@@ -290,7 +292,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
             decide_first_rows(self.owner, rows)
         self.has_begun = True
-        return topic_ids
+        return listing.planned_ids
 
     def _check(self, steps: StallDetector) -> None:
         """Report stalls. Raises ConfigError if a replication ring was closed meanwhile."""

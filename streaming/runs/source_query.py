@@ -21,7 +21,6 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
-from shallow_mirror.streaming.runs.gone_topics import without_gone_topics
 from shallow_mirror.streaming.runs.micro_batch_choice import choose_micro_batches
 from shallow_mirror.streaming.runs.partition_registration import FirstRows, PartitionRegistrar
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics
@@ -50,6 +49,13 @@ class SourceListing:
     """Names of the topics of which a partition has a position; they need not exist any more."""
     recreated: Mapping[str, str]
     """The former id of topics that were created again and wait for the operator, by name."""
+
+    @property
+    def planned_ids(self) -> Mapping[str, str]:
+        """Return the topic ids that a query begins with. Of a recreated topic that waits it is the former one: its positions
+        stay, and nothing of the new topic is planned.
+        """
+        return {**self.topic_ids, **self.recreated}
 
 
 class SourceQuery(ABC, Generic[SourceConfig]):
@@ -115,7 +121,8 @@ class SourceQuery(ABC, Generic[SourceConfig]):
             self.source, topics_of.include, with_position, topics, deadline, waits_for_topics=not self.available_now
         )
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-        recreated = recreated_topics(positions, topic_ids) if self.config.isolates_recreated else {}
+        waiting = [source for source in positions if planner_config.waits_if_recreated(source.topic)]
+        recreated = recreated_topics(waiting, topic_ids)
         return SourceListing(topics=topics, topic_ids=topic_ids, starts=starts, with_position=with_position, recreated=recreated)
 
     def registrar(self, files: RegistrationFiles, first_rows: FirstRows) -> PartitionRegistrar:
@@ -129,13 +136,13 @@ class SourceQuery(ABC, Generic[SourceConfig]):
             observer=self.observer,
         )
 
-    def planner_options(self, spark: Any, topic_ids: Mapping[str, str], registration: RegistrationFiles) -> PlannerOptions:
-        """Return the options that every query has. It begins at the positions of the topics that exist."""
+    def planner_options(self, spark: Any, planned_ids: Mapping[str, str], registration: RegistrationFiles) -> PlannerOptions:
+        """Return the options that every query has. It begins at the positions of topics with these ids."""
         positions = self.positions()
         self.reporter.set_positions(positions)
-        # A recreated topic keeps its old positions.
-        of_query = without_gone_topics(positions, topic_ids, keeps_recreated=self.config.isolates_recreated)
-        initial = {source: positions[source].offset for source in of_query}
+        initial = {
+            source: position.offset for source, position in positions.items() if planned_ids.get(source.topic) == source.topic_id
+        }
         self.reporter.left_out.on_query_start(initial)
         return PlannerOptions(
             config=self.config,

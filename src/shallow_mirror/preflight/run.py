@@ -181,7 +181,7 @@ class _Preflight:
         partitions = self._partition_counts(listing, mirrored)
         plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
-        backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
+        backlogs, problems = plan_backlogs(planner, listing, offsets, controls.not_copied, self._deadline)
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -52,11 +52,16 @@ def ignore_progress(progress: PreflightProgress) -> None:
 
 
 def plan_backlogs(
-    planner: SourceOffsets, listing: LogEnds, map_positions: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
+    planner: SourceOffsets,
+    listing: LogEnds,
+    map_positions: Mapping[SourcePartition, int],
+    not_copied: Container[str],
+    deadline: Callable[[], Deadline],
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
     """Return the range to copy of each partition that has a leader, and a finding for each topic that is left out.
 
-    `map_positions`: positions of its offset map. Raises RetriableError.
+    `map_positions`: positions of its offset map. `not_copied`: topics that are paused or handed over; nothing is said of those
+    that were created again, as a run does not end by them. Raises RetriableError.
     """
     ends, positions, mirrored_topics = (
         _by_topic(listing.ends),
@@ -65,7 +70,8 @@ def plan_backlogs(
     )
     backlogs: dict[SourcePartition, OffsetRange] = {}
     findings = []
-    for topic in sorted(listing.topic_ids):
+    waiting = {topic for topic in offset_planning.recreated_topics(map_positions, listing.topic_ids) if topic in not_copied}
+    for topic in sorted(listing.topic_ids.keys() - waiting):
         before = positions.get(topic, {})
         try:
             offset_planning.require_same_topics(before, listing.topic_ids)

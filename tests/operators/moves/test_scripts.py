@@ -159,6 +159,13 @@ def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors
     assert not any("hold records that the mirror did not write" in event for event in done.events)
 
 
+def test_the_next_wave_is_moved_by_a_mirror_whose_former_topic_the_reverse_mirror_created_again(performed: Performed) -> None:
+    deleted = ((Step.ADMIT_WRITERS, 1, DeleteTopic(0)),)
+    done = performed(Let(10), Conduct("run", meanwhile=deleted), setting=Setting(waves=("a", "b"), quiet="2 seconds"))
+    assert done.finding is None
+    assert "  b: report" in done.events
+
+
 OLDER = "the table of m is older than the target: its newest row is row"
 
 

@@ -254,13 +254,39 @@ def test_a_topic_that_was_created_again_ends_the_query_or_is_isolated_and_what_h
         assert planning.reported() == {again: "TopicRecreatedError", B._replace(topic_id="idB"): "TopicRecreatedError"}
 
 
-def test_a_start_gives_no_first_position_to_a_topic_that_was_created_again_where_it_is_isolated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolates", [False, True])
+def test_a_topic_that_was_created_again_while_it_is_paused_waits_until_it_is_resumed(tmp_path: Path, *, isolates: bool) -> None:
+    path, cluster = tmp_path / "paused.json", _cluster()
+    other = SourcePartition("orders-2", "id2", 0)
+    cluster.topics |= {"orders": _topic("orders", "idB", [1, 1]), "orders-2": _topic("orders-2", "id2", [1])}
+    cluster.offsets[other.topic_partition, -1] = 5
+    changes = {"isolates_recreated": isolates, "paused_path": path}
+    planning = Planning(tmp_path, cluster, isolates=isolates, changes=changes)
+    planner_state.write_paused_topics(path, {"orders"})
+    start = {A: 20, B: 30, other: 0}
+    for _ in range(2):
+        assert planning.planner.latest(start) == {**start, other: 5}
+    assert planning.reported() == {}
+    planner_state.write_paused_topics(path, ())
+    if isolates:
+        assert planning.planner.latest(start) == {**start, other: 5}
+        assert set(planning.reported().values()) == {"TopicRecreatedError"}
+        return
+    with pytest.raises(TopicRecreatedError, match="idA became idB"):
+        planning.planner.latest(start)
+
+
+def test_a_start_gives_no_first_position_to_a_topic_that_was_created_again_where_it_is_isolated_or_not_copied(
+    tmp_path: Path,
+) -> None:
     cluster = _cluster()
     cluster.topics["orders"] = _topic("orders", "idB", [1, 1])
     cluster.topics["orders-2"] = _topic("orders-2", "id2", [1])
     new = SourcePartition("orders-2", "id2", 0)
     cluster.offsets |= {(new.topic_partition, -1): 5, (new.topic_partition, -2): 0}
     settings = replace(PlannerConfig.of_mirror(_config(tmp_path)), isolates=True, isolates_recreated=True)
-    offsets = UnsampledPlanner(settings, cluster)  # type: ignore[arg-type]
+    not_copied = replace(PlannerConfig.of_mirror(_config(tmp_path)), not_copied=frozenset({"orders"}))
     positions = {source: SimpleNamespace(offset=7) for source in (A, B)}
-    assert offsets.start_offsets(positions, _deadline()) == {new: 0}
+    for waiting in (settings, not_copied):
+        offsets = UnsampledPlanner(waiting, cluster)  # type: ignore[arg-type]
+        assert offsets.start_offsets(positions, _deadline()) == {new: 0}
