@@ -7,6 +7,7 @@ from shallow_mirror.migration.group_return import split
 from shallow_mirror.types import TopicPartition
 
 MOVED, ADDED, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("audit", 0)
+LATER = TopicPartition("orders.later", 0)
 
 
 def test_offsets_up_to_the_end_at_the_move_go_back_through_its_map_and_all_others_through_the_reverse_mirror() -> None:
@@ -16,5 +17,10 @@ def test_offsets_up_to_the_end_at_the_move_go_back_through_its_map_and_all_other
         Committed("billing", ADDED, None, ""),
         Committed("billing", OTHER, 7, ""),
     ]
-    above = [Committed("tax", MOVED, 101, ""), Committed("tax", ADDED, 0, ""), Committed("ship", ADDED, 10, "")]
-    assert split([*below, *above], {MOVED: 100}) == (below, above)
+    above = [
+        Committed("tax", MOVED, 101, ""),
+        Committed("tax", ADDED, 0, ""),
+        Committed("ship", ADDED, 10, ""),
+        Committed("ship", LATER, 3, ""),
+    ]
+    assert split([*below, *above], {MOVED: 100}, {"orders", "orders.later"}) == (below, above)

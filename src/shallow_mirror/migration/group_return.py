@@ -2,13 +2,13 @@
 
 If a log of the target ended at the point of no return, the maps meet: what lies below was copied there, what lies above was
 written there and copied back. A group that stopped below continues at the record that it read at the target last time, one
-that stopped above at the copy of its next record. All of a partition that the target got since lies above.
+that stopped above at the copy of its next record. All of a partition or topic that came to the target since lies above.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def return_groups(
         closing(GroupOffsets(reverse, "source", timeout_s=REQUEST_S)) as through_reverse,
     ):
         committed = through_move.committed(lambda group: is_wanted(group) is not None)
-        below, above = split(committed, boundary)
+        below, above = split(committed, boundary, _mirrored_topics(reverse))
         returned = _evaluated(through_reverse, reverse, above)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.
         without_copies = {
@@ -111,14 +111,24 @@ def leads_to_no_copy(partition: GroupPartition) -> bool:
     return partition.outcome is Outcome.WAITS and partition.to_offset is None and partition.waits_for == 0
 
 
-def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]) -> tuple[list[Committed], list[Committed]]:
-    """Pure. Return the offsets up to the boundary, and those above it. One that is not known yet counts as below."""
+def _mirrored_topics(config: MirrorConfig) -> frozenset[str]:
+    offset_map = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror)
+    return frozenset(source.topic for source in offset_map.positions())
+
+
+def split(
+    committed: Iterable[Committed], boundary: Mapping[TopicPartition, int], mirrored_back: Collection[str]
+) -> tuple[list[Committed], list[Committed]]:
+    """Pure. Return the offsets up to the boundary, and those above it. One that is not known yet counts as below.
+
+    `mirrored_back`: topics that the reverse mirror copies.
+    """
     below: list[Committed] = []
     above: list[Committed] = []
-    moved = {name.topic for name in boundary}
+    returning = {name.topic for name in boundary}.union(mirrored_back)
     for commit in committed:
         name, offset = commit.topic_partition, commit.offset
-        is_newer = name not in boundary and name.topic in moved  # a partition that was added after the move
+        is_newer = name not in boundary and name.topic in returning  # a partition or topic that came after the move
         is_above = offset is not None and (is_newer or offset > boundary.get(name, offset))
         (above if is_above else below).append(commit)
     return below, above
