@@ -76,7 +76,7 @@ class Operator:
             return lambda: self._end_txns(side, request, seen)
         if found := re.match(r"(?:start|keep) the mirror ([\w-]+)", request):
             mirror = found[1]
-            return lambda: self._keep_running(mirror, is_blocked="shallow-mirror status" in seen)
+            return lambda: self.keep_running(mirror, is_blocked="shallow-mirror status" in seen)
         if found := re.fullmatch(r"resume what was paused: `shallow-mirror resume (\S+) (.+)`", request):
             file, topics = Path(found[1]).name, shlex.split(found[2])
             return lambda: world.controls(world.services[file]).add("resume", topics)
@@ -105,7 +105,7 @@ class Operator:
         if not self.delete_offsets(seen) and not self._world.had_older_tables:
             raise FindingError(f"nobody knows how to make offsets committable: {seen}")
 
-    def _keep_running(self, mirror: str, *, is_blocked: bool) -> None:
+    def keep_running(self, mirror: str, *, is_blocked: bool = False) -> None:
         """Start a mirror that does not run. `is_blocked`: end what its status may name, transactions of others at its target."""
         (service,) = (service for service in self._world.services.values() if service.config.mirror == mirror)
         for txn in [txn for txn in self._world.application.open_txns if is_blocked and not txn.is_of_writers]:

@@ -71,6 +71,13 @@ def wait(commands: Commands, _error: MirrorError, _chance: random.Random) -> str
     return "waited"
 
 
+def run_mirror(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    for mirror in re.findall(r"mirror (\S+) has not registered \S+ yet: run it", str(error)):
+        commands.operator.keep_running(mirror)
+    commands.world.let(20)
+    return "ran the mirror"
+
+
 def take_back(commands: Commands, error: MirrorError, chance: random.Random) -> str:
     """Take back what an attempt has handed over, unless another conductor has it under way."""
     if commands.others:
@@ -209,7 +216,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
-    (ConfigError, "yet: run it until `status` shows positions", wait),
+    (ConfigError, "yet: run it until `status` shows positions", run_mirror),
     (ConfigError, "has to copy exactly the topics of the wave", exclude_deleted_topics),
     (ConfigError, "a move needs topics that only the mirror has written to", leave_wave),
     (ConfigError, "`migrate abort` takes back", take_back),
@@ -260,6 +267,11 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
         _put_newest_back(world, service)  # the older ones have lost that the topics were handed over
     elif isinstance(error, FencedError | OffsetMapConflictError):
         world.events.append(f"{service.config.mirror}: started again")
+    elif found := re.search(
+        r"target topic (\S+) has fewer partitions \(\d+\) than source topic \S+ \((\d+)\): add partitions", text
+    ):
+        world.clusters[service.config.target.alias].add_partitions(found[1], int(found[2]))
+        world.events.append(f"{service.config.mirror}: added partitions to {found[1]}")
     elif found := _EXCLUDED.search(text):
         exclude_from_mirror(world, service, found["target_of"] or found["source"])
     else:
