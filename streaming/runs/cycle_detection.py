@@ -53,7 +53,8 @@ class CycleDetector:
         self._exempt: frozenset[str] = frozenset()
         self._returned: frozenset[str] = frozenset()
         self._since_ms = now_ms()
-        self._registered: str | None = None
+        self._registered: tuple[str, str] | None = None
+        """Target topic and text of the registration."""
         self._note_topic: str | None = None
         self._registration_due_at = -math.inf
         self._rings_due_at = -math.inf
@@ -140,6 +141,7 @@ class CycleDetector:
     def check_while_running(self, routes: Mapping[str, str]) -> None:
         """Keep the registration, and look for rings that were closed since the last time. Called by the topic monitor.
 
+        `routes`: without target topics that are gone, because the registration is deleted with its topic.
         If this mirror has to stop, `require_no_ring` raises from then on; other rings are in `rings_of_others`.
         """
         if self._ending is not None or not routes:
@@ -170,15 +172,15 @@ class CycleDetector:
             raise self._ending
 
     def refresh_registration(self, routes: Mapping[str, str]) -> None:
-        """Write the registration once there is a topic to commit it for, if it changed, and before the broker expires it."""
+        """Write the registration once there is a topic to commit it for, if it or its topic changed, and before it expires."""
         if not routes or self._ending is not None:
             return
         origin = self._origin()
-        note = origin.build(MAX_NOTE_BYTES)
-        is_changed = self._registered is not None and note != self._registered
+        topic, note = self._topic_of_note(routes), origin.build(MAX_NOTE_BYTES)
+        is_changed = self._registered is not None and (topic, note) != self._registered
         if is_changed or time.monotonic() >= self._registration_due_at:
-            is_written = self._write_note(self._topic_of_note(routes), note)
-            self._registered = note if is_written else None
+            is_written = self._write_note(topic, note)
+            self._registered = (topic, note) if is_written else None
             self._warn_of_left_out(origin, note)
             self._registration_due_at = time.monotonic() + (REGISTRATION_EVERY_S if is_written else REGISTRATION_RETRY_S)
 
@@ -193,7 +195,7 @@ class CycleDetector:
             )
 
     def _topic_of_note(self, routes: Mapping[str, str]) -> str:
-        """Return the target topic that the registration is committed for: the same one as long as it is mirrored."""
+        """Return the target topic that the registration is committed for: the same one as long as it is mirrored and there."""
         if self._note_topic not in routes.values():
             self._note_topic = min(routes.values())
         assert self._note_topic is not None

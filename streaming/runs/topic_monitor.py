@@ -93,6 +93,8 @@ class TopicMonitor:
         self._moving: frozenset[str] = frozenset()
         self._revision: str | None = None
         self._reported: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
+        """Source topics whose target topics were gone at the last look."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
 
@@ -119,7 +121,8 @@ class TopicMonitor:
             follower = self._follower(source, target)
             while not self._stop.wait(controls_s):
                 self._read_controls()
-                self._cycles.check_while_running(self._targets.names())
+                routes = self._targets.names()
+                self._cycles.check_while_running({name: target for name, target in routes.items() if name not in self._gone})
                 if time.monotonic() >= check_at:
                     self._check_topics(source, target, follower)
                     check_at = time.monotonic() + every_s
@@ -203,6 +206,7 @@ class TopicMonitor:
                 followed = self._deletions.follow(source, target, deadline)
                 problems += [_problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items()]
             gone = self._gone_targets(target, deadline)
+            self._gone = frozenset(gone)
             problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items()]
             held = self._held.release(source, target, deadline)
             problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]

@@ -146,3 +146,16 @@ def test_the_command_shows_first_and_closes_with_apply(
     assert "its target topic a was deleted, or created again, at the target cluster west" in output.out
     assert ("nothing was closed" in output.err) is not is_applied
     assert len(world.controls().read().forgotten.at_ms) == is_applied
+
+
+def test_a_mirror_whose_target_topic_was_deleted_registers_for_another_one(world: World) -> None:
+    """The registration is a group offset, which brokers delete with its topic; without it no replication cycle is detected."""
+    assert _topics_of_registration(world) == {"a"}
+    world.delete_target_topic("a")
+    assert _topics_of_registration(world) == set()
+    assert isinstance(world.run(Life()), IncompleteRunError)
+    assert _topics_of_registration(world) == {"b"}
+
+
+def _topics_of_registration(world: World) -> set[str]:
+    return {topic for topic, _ in world.target.group_offsets("m0-origin")}

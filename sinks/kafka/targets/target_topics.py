@@ -81,8 +81,9 @@ class TargetTopics:
         return self._routes
 
     def names(self) -> dict[str, str]:
-        """Of the target topics, by source topic. From any thread."""
-        return {source: route.target_topic for source, route in dict(self._routes).items()}
+        """Of the target topics that are there, by source topic. From any thread."""
+        gone = self._gone_problems
+        return {source: route.target_topic for source, route in dict(self._routes).items() if source not in gone}
 
     def partition_counts(self, sources: Iterable[str]) -> dict[str, int]:
         """Return how many partitions the target topics of these source topics have, without preserved ones, by target topic."""

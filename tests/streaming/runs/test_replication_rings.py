@@ -275,6 +275,19 @@ def test_a_registration_that_was_deleted_is_not_passed_on_in_circles(world: Worl
     assert not _registered(world, "B", "ab")
 
 
+def test_a_mirror_registers_for_another_topic_once_that_of_its_registration_is_gone(world: World) -> None:
+    world.clusters["A"].create_topic("later")
+    there = world.mirror("ab", include=["orders", "later"]).start()
+    assert {key[1][0] for key in world.clusters["B"].groups.offsets} == {"later"}
+    world.clusters["B"].delete_topic("later")
+    assert not _registered(world, "B", "ab")
+    del there.routes["later"]
+    assert not there.look()
+    assert _registered(world, "B", "ab")
+    with pytest.raises(ConfigError, match="would be a replication cycle"):
+        world.mirror("ba").start()
+
+
 def _registered(world: World, cluster: str, mirror: str) -> bool:
     """Return whether any registration in a cluster names a mirror, as its reader sees it."""
     reader = CycleDetector(
