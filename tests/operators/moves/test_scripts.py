@@ -159,6 +159,13 @@ def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors
     assert not any("hold records that the mirror did not write" in event for event in done.events)
 
 
+def test_groups_come_back_on_a_topic_that_came_after_the_move_and_was_copied_back(performed: Performed) -> None:
+    later = (DeleteTopic(0), CreateTopic(0, 2), Let(50))
+    done = performed(Let(20), Conduct("run"), Let(5), *later, Conduct("rollback"))
+    assert done.finding is None
+    assert any("stop the writers of a2, b and the consumers" in event for event in done.events)
+
+
 def test_the_next_wave_is_moved_by_a_mirror_whose_former_topic_the_reverse_mirror_created_again(performed: Performed) -> None:
     deleted = ((Step.ADMIT_WRITERS, 1, DeleteTopic(0)),)
     done = performed(Let(10), Conduct("run", meanwhile=deleted), setting=Setting(waves=("a", "b"), quiet="2 seconds"))
