@@ -20,8 +20,8 @@ demo: setup java ## two real clusters, mixed traffic, a mirror, kill, resume, an
 
 test: setup java unit brokers ## all tests except long ones, with real brokers and Spark
 
-brokers: setup java ## tests with real brokers and Spark except long ones, in two processes
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+brokers: setup java ## tests with real brokers and Spark except long ones, in three processes
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 sparks: setup java ## mirrors and archives on other releases of PySpark, in .venvs; SPARKS="4.0.5 4.3.0" for fewer, CROSS=1 for more, JOBS=2

@@ -62,7 +62,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files: one that began last would keep one of two processes busy alone."""
+    """Begin with the longest files: one that began last would keep one process busy alone."""
     items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{name}::" for name in _LONGEST_FILES)))
 
 

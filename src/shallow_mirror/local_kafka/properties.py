@@ -47,6 +47,8 @@ _KRAFT = {
     # A killed broker comes back only when the session of its former life has ended (default 9 s).
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    # Records without content, twice a second, that only metrics need: a third of the CPU time of a cluster that does nothing.
+    "metadata.max.idle.interval.ms": "0",
 }
 _ZOOKEEPER_TICK_MS = 500
 _SINCE_4 = {
