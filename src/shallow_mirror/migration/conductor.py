@@ -32,7 +32,7 @@ from shallow_mirror.migration.observations import (
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
-from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences, status_hint
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
@@ -218,8 +218,7 @@ class WaveConductor:
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
             elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, SLOW_POLL_S):
                 new = f", not registered yet: {named(unregistered)}" if unregistered else ""
-                why = f"`shallow-mirror status {self._effects.mirror_file}` shows what it waits for"
-                seen = f"{counted(lag, 'offset')} left to copy{new}; {why}"
+                seen = f"{counted(lag, 'offset')} left to copy{new}; {status_hint(self._effects.mirror_file)}"
                 self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
@@ -314,9 +313,8 @@ class WaveConductor:
             if not is_running:
                 self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
             elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, POLL_S):
-                self._waiting.for_progress(
-                    f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
-                )
+                seen = f"not copied: {named(behind)}; {status_hint(self._effects.mirror_file)}"
+                self._waiting.for_progress(f"the mirror {self._effects.mirror_id} to copy", seen, POLL_S)
 
     def _commit_groups(self, state: WaveState) -> Detail | Step:
         while True:

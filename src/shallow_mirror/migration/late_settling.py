@@ -66,14 +66,11 @@ def settle_late_writes(
     require_sole(state.conductor, options)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
-    found = {name: find_late_writes(files, files.wave(name), state.waves[name]) for name in chosen if name not in unfinished}
+    found = {name: _late_writes(files, state.waves[name]) for name in chosen if name not in unfinished}
     if not unfinished and not any(found.values()):
         return []
     if choice is Choice.QUARANTINE:
         _require_names(files, state, found)
-    for name, writes in found.items():
-        if writes:
-            _require_newest_tables(files.reverses.get(name))
     settled = []
     with owned(files, state, options) as owner:
         for name, writes in found.items():
@@ -88,6 +85,18 @@ def settle_late_writes(
                 settled.append(_copy(files, now, begun, reports, copy))
                 owner.append(event=SETTLED_LATE, wave=name, detail=begun)
     return settled
+
+
+def _late_writes(files: MigrationFiles, wave: WaveState) -> list[LateWrite]:
+    """Return the late writes by tables of the reverse mirror that are the newest before and after. Raises OlderTablesError."""
+    settings, reverse = files.wave(wave.name), files.reverses.get(wave.name)
+    if not find_late_writes(files, settings, wave):
+        return []
+    # Older tables may be put back in place at any time: what they had shown must not be copied.
+    _require_newest_tables(reverse)
+    writes = find_late_writes(files, settings, wave)
+    _require_newest_tables(reverse)
+    return writes
 
 
 def _require_newest_tables(reverse: MirrorConfig | None) -> None:

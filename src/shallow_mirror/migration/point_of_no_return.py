@@ -8,7 +8,7 @@ from shallow_mirror.config.migration_config import MigrationConfig
 from shallow_mirror.migration.conductor_ports import Detail, Effects, Reports
 from shallow_mirror.migration.evidence import Evidence, reopening
 from shallow_mirror.migration.observations import named
-from shallow_mirror.migration.sentences import not_running
+from shallow_mirror.migration.sentences import not_running, status_hint
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.types import TopicPartition
@@ -56,7 +56,8 @@ class PointOfNoReturn:
                 request = f"keep the mirror {mirror} running: it confirms within seconds that it has handed over"
                 self._waiting.for_somebody(request, not_running(mirror, run), POLL_S)
             else:
-                self._waiting.for_progress(f"the mirror {mirror} to confirm the hand-over", run.description, POLL_S)
+                seen = f"{run.description}; {status_hint(self._effects.mirror_file)}"
+                self._waiting.for_progress(f"the mirror {mirror} to confirm the hand-over", seen, POLL_S)
 
     def _take_evidence(self) -> Evidence:
         effects, retried = self._effects, self._retried

@@ -55,5 +55,9 @@ def _command(state: WaveState) -> str:
     return "run" if state.direction is Direction.MOVE else "rollback"
 
 
+def status_hint(mirror_file: str) -> str:
+    return f"`shallow-mirror status {mirror_file}` shows what it waits for"
+
+
 def not_running(mirror: str, run: MirrorRun | None) -> str:
     return f"the mirror {mirror} has not run yet" if run is None else f"{run.description} of the mirror {mirror} has ended"

@@ -177,13 +177,13 @@ class WritersComeAgain:
 
 @dataclass(frozen=True)
 class ConsumersComeAgain:
-    """Somebody starts the consumers again, where they were."""
+    """Somebody starts the consumers again, where their offsets are."""
 
     wave: int
 
     def perform(self, commands: Commands) -> None:
         site = _site(commands.world, self.wave)
-        commands.world.application.start_consumers(site, site.side)
+        commands.world.application.start_consumers(site, _readers_side(commands.world, site))
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,10 @@ class Operator:
         self.obey(sentence)
 
     def obey(self, sentence: str) -> None:
-        """Start who is named in what a conductor or `migrate abort` says."""
+        """Start who is named in what a conductor or `migrate abort` says, and look at the status of a mirror that it waits for."""
         application = self._world.application
+        if found := re.search(r"waits for the mirror (\S+) to .*`shallow-mirror status", sentence):
+            self.keep_running(found[1], is_blocked=True)
         for site in application.sites:
             if found := re.search(rf"point the writers of \[{site.wave}\]\.\* to (\w+)$", sentence):
                 application.start_writers(site, found[1])

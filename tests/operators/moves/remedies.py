@@ -20,6 +20,7 @@ from shallow_mirror.errors import (
     OlderTablesError,
 )
 
+_LACKING = re.compile(r"target topic (\S+?):? has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)")
 MOST_REMEDIES = 12
 NOTHING_TO_DO = "nothing to do"
 
@@ -61,8 +62,10 @@ def roll_back(commands: Commands, _error: MirrorError, _chance: random.Random) -
     return "migrate rollback" if refused is None else f"migrate rollback: {refused}"
 
 
-def run(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+def run(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
     refused = commands.perform("run")
+    if refused is not None and _LACKING.search(str(refused)):
+        return add_partitions(commands, refused, chance)
     return "migrate run" if refused is None else f"migrate run: {refused}"
 
 
@@ -191,7 +194,7 @@ def exclude_deleted_topics(commands: Commands, error: MirrorError, _chance: rand
 
 
 def add_partitions(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
-    lacking = re.findall(r"target topic (\S+?):? has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)", str(error))
+    lacking = _LACKING.findall(str(error))
     for topic, count in lacking:
         for cluster in commands.world.clusters.values():
             if topic in cluster.topic_ids() and cluster.partitions(topic) < int(count):
@@ -267,9 +270,7 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
         _put_newest_back(world, service)  # the older ones have lost that the topics were handed over
     elif isinstance(error, FencedError | OffsetMapConflictError):
         world.events.append(f"{service.config.mirror}: started again")
-    elif found := re.search(
-        r"target topic (\S+) has fewer partitions \(\d+\) than source topic \S+ \((\d+)\): add partitions", text
-    ):
+    elif found := _LACKING.search(text):
         world.clusters[service.config.target.alias].add_partitions(found[1], int(found[2]))
         world.events.append(f"{service.config.mirror}: added partitions to {found[1]}")
     elif found := _EXCLUDED.search(text):
