@@ -144,19 +144,23 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
 
 
 def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> OlderTablesError | None:
-    """Return the target's evidence of decisions that the tables do not have; None if they have all. Raises as `inspect`."""
+    """Return the target's evidence of decisions that the tables do not have; None if they have all. Raises as `inspect`.
+
+    A run may decide meanwhile: tables are older only where they are still the same after the target's evidence was read.
+    """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
-    recorded = offset_map.recorded()
-    if recorded is None:
-        return None
     deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
-        offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
-        names = transactional_ids(config.mirror, recorded.highest_slot + 1)
-        try:
-            require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
-        except OlderTablesError as older:
-            return older
+        while (recorded := offset_map.recorded()) is not None:
+            offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
+            names = transactional_ids(config.mirror, recorded.highest_slot + 1)
+            try:
+                require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
+                return None
+            except OlderTablesError as older:
+                offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
+                if offset_map.recorded() == recorded:
+                    return older
     return None
 
 
