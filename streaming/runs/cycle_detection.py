@@ -31,6 +31,8 @@ REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
 """`offsets.retention.minutes` of the target is a week by default."""
 RINGS_EVERY_S = 60.0
 """How often a running mirror reads the registrations of others, and passes on what is new in them."""
+RING_PATIENCE_S = 3 * RINGS_EVERY_S
+"""So long the mirror that has to stop may take to find a ring; then this one stops as well."""
 
 
 class CycleDetector:
@@ -60,6 +62,8 @@ class CycleDetector:
         self._rings_due_at = -math.inf
         self._repeated = RepeatedWarnings()
         self._ending: ConfigError | None = None
+        self._rings_since: dict[str, float] = {}
+        """When each of `rings_of_others` was found, by its sentence."""
         self.rings_of_others: Mapping[str, str] = {}
         """Rings of this mirror in which another one has to stop: source topics by sentence. Replaced as a whole."""
         self.left_out: Mapping[str, str] = {}
@@ -154,17 +158,32 @@ class CycleDetector:
             self.refresh_registration(routes)
 
     def _judge(self, rings: Sequence[Ring]) -> None:
-        """Note the consequence of rings for this mirror: only the one whose run began last stops."""
+        """Note the consequence of rings for this mirror: only the one whose run began last stops, or all if it does not.
+
+        That one may believe that a migration has handed the topic over to it, which this mirror does not know: its tables may be
+        older.
+        """
         back = [ring for ring in rings if ring.topic in self._returned]
         own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]
         own += [ring.sentence() for ring in rings if ring.other_to_stop is None and ring not in back]
+        others = {
+            f"replication ring: {ring.path()}: mirror {ring.other_to_stop} began last and stops": ring
+            for ring in rings
+            if ring.other_to_stop is not None
+        }
+        now_s = time.monotonic()
+        self._rings_since = {sentence: self._rings_since.get(sentence, now_s) for sentence in others}
+        own += [
+            f"mirror {ring.other_to_stop} began last, and has not stopped for {now_s - self._rings_since[sentence]:.0f} s: "
+            f"{ring.sentence()}"
+            for sentence, ring in others.items()
+            if now_s - self._rings_since[sentence] >= RING_PATIENCE_S
+        ]
         if own:
             self._withdraw()
             self._ending = ConfigError(own)
             return
-        self.rings_of_others = {
-            f"replication ring: {ring.path()}: mirror {ring.other_to_stop} began last and stops": ring.topic for ring in rings
-        }
+        self.rings_of_others = {sentence: ring.topic for sentence, ring in others.items()}
 
     def require_no_ring(self) -> None:
         """Raise ConfigError if a ring was found while the mirror runs, and this mirror is the one to stop."""

@@ -158,6 +158,20 @@ def test_the_others_name_the_mirror_that_stops(world: World) -> None:
     )
 
 
+def test_a_mirror_stops_itself_where_the_one_that_should_stop_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of `ab` have lost that the topic was handed over, and `ba` has received it."""
+    world.clusters["B"].create_topic(TOPIC)
+    there = world.mirror("ab").start()
+    back = world.mirror("ba").start(exempt=frozenset({TOPIC}))
+    assert not any(mirror.look() for mirror in (there, back, there))
+    monkeypatch.setattr(cycle_detection, "RING_PATIENCE_S", 0.0)
+    assert there.look()
+    assert there.cycles is not None
+    with pytest.raises(ConfigError, match=r"mirror ba began last, and has not stopped for 0 s: .* would be a replication cycle"):
+        there.cycles.require_no_ring()
+    assert not back.look()
+
+
 def test_a_topic_that_appears_in_a_ring_ends_the_mirror_that_would_copy_it_first(world: World) -> None:
     mirrors = {name: world.mirror(name, include=["bills.*", f"only-{name}"]) for name in ("ab", "bc", "ca")}
     for name, mirror in mirrors.items():
