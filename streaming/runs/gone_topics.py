@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE, REMEDY_OF_RECREATED
+from shallow_mirror.types import SourcePartition
+
+
+def without_gone_topics(positions: Iterable[SourcePartition], planned_ids: Mapping[str, str]) -> list[SourcePartition]:
+    """Return the partitions that a query begins with: those of topics with these ids, by name."""
+    return [source for source in positions if planned_ids.get(source.topic) == source.topic_id]
 
 
 def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Mapping[str, str]) -> list[tuple[str, Problem]]:

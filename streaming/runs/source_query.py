@@ -21,6 +21,7 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runs.gone_topics import without_gone_topics
 from shallow_mirror.streaming.runs.micro_batch_choice import choose_micro_batches
 from shallow_mirror.streaming.runs.partition_registration import FirstRows, PartitionRegistrar
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics
@@ -140,9 +141,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         """Return the options that every query has. It begins at the positions of topics with these ids."""
         positions = self.positions()
         self.reporter.set_positions(positions)
-        initial = {
-            source: position.offset for source, position in positions.items() if planned_ids.get(source.topic) == source.topic_id
-        }
+        initial = {source: positions[source].offset for source in without_gone_topics(positions, planned_ids)}
         self.reporter.left_out.on_query_start(initial)
         return PlannerOptions(
             config=self.config,

@@ -43,6 +43,16 @@ def isolating_world(folder: Path, *, records: int = 1, group: str | None = None)
 
 
 @contextmanager
+def world_of_two_topics(folder: Path) -> Iterator[FakeWorld]:
+    """Yield a world whose source has the topics a and b, with a record each; nothing is copied yet."""
+    with opened_world(folder) as world:
+        for topic in ("a", "b"):
+            world.create_source_topic(topic, 1)
+            world.produce(topic, 0, 1)
+        yield world
+
+
+@contextmanager
 def opened_world(folder: Path) -> Iterator[FakeWorld]:
     """Yield a world; everything of the package that is used in the block runs in it."""
     world = FakeWorld(folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.operators.fake_world import FakeWorld
-from tests.operators.surroundings import opened_world
+from tests.operators.surroundings import world_of_two_topics
 from tests.support import archive_runs
 from tests.support.inline_streams import InlineStreams
 
@@ -24,10 +24,7 @@ pytestmark = pytest.mark.usefixtures("without_logging")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeWorld]:
-    with opened_world(tmp_path / "world") as opened:
-        for topic in ("a", "b"):
-            opened.create_source_topic(topic, 1)
-            opened.produce(topic, 0, 1)
+    with world_of_two_topics(tmp_path / "world") as opened:
         yield opened
 
 

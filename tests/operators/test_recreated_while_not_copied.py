@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import Life
-from tests.operators.surroundings import opened_world
+from tests.operators.surroundings import world_of_two_topics
 
 from shallow_mirror.errors import IncompleteRunError, TopicRecreatedError
 from shallow_mirror.preflight import preflight_mirror
@@ -18,10 +18,7 @@ pytestmark = pytest.mark.usefixtures("without_logging")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeWorld]:
-    with opened_world(tmp_path / "world") as opened:
-        for topic in ("a", "b"):
-            opened.create_source_topic(topic, 1)
-            opened.produce(topic, 0, 1)
+    with world_of_two_topics(tmp_path / "world") as opened:
         assert opened.run(Life()) is None
         yield opened
 
