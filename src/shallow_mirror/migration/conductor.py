@@ -196,11 +196,14 @@ class WaveConductor:
             raise ConfigError(problems)
         return {"topics": list(self._retried(self._effects.topics))}
 
-    def _catch_up(self) -> Detail:
+    def _catch_up(self) -> Detail | Step:
         """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
         blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
+            if moving := self._moving_topics():
+                self._reports.says(f"{named(moving)}: handed over, and were not at the check: the mirror has other tables since")
+                return Step.CHECK
             run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
             is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
             # New partitions have no lag while they are empty, but nothing of them is copied before the mirror has found them.
@@ -221,14 +224,19 @@ class WaveConductor:
                 seen = f"{counted(lag, 'offset')} left to copy{new}; {status_hint(self._effects.mirror_file)}"
                 self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
-    def _verify(self, state: WaveState) -> Detail:
+    def _verify(self, state: WaveState) -> Detail | Step:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
         mapped = self._retried(self._effects.mapped_ends)
+        if lacking := sorted(set(self._effects.topics()) - {name.topic for name in mapped}):
+            self._reports.says(
+                f"{named(lacking)}: registered when the mirror had caught up, and not now: it has other tables since"
+            )
+            return Step.CATCH_UP
         after = self._first_positions(state)
         compared = self._compare(state, after)
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
-    def _verify_rest(self, state: WaveState) -> Detail:
+    def _verify_rest(self, state: WaveState) -> Detail | Step:
         other, mirror = self._effects.other_alias, self._effects.mirror_id
         # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
@@ -241,7 +249,12 @@ class WaveConductor:
                 request = f"keep the mirror {mirror} running, and end the transactions of others that are open at {other}"
             self._waiting.for_somebody(request, seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
+        # Before and behind the comparison: one that reads older tables covers less than all.
+        if self._is_something_left():
+            return Step.STOP_WRITERS
         compared = self._compare(state, after)
+        if self._is_something_left():
+            return Step.STOP_WRITERS
         # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
         return {**_compared(compared), "other_ends": to_document(other_ends)}
 
@@ -308,6 +321,10 @@ class WaveConductor:
             behind = not_copied(ends, mapped)
             if not behind:
                 return {}
+            # STOP_WRITERS has taken them back, in tables that are not in place any more.
+            if self._moving_topics():
+                self._retried(self._owner.rows)  # raises FencedError: another conductor may have handed them over since
+                self._retried(self._effects.resume)
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
             if not is_running:
@@ -315,6 +332,18 @@ class WaveConductor:
             elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, POLL_S):
                 seen = f"not copied: {named(behind)}; {status_hint(self._effects.mirror_file)}"
                 self._waiting.for_progress(f"the mirror {self._effects.mirror_id} to copy", seen, POLL_S)
+
+    def _is_something_left(self) -> bool:
+        """Say which partitions are not copied to their ends, although they were when the rest was copied."""
+        left = not_copied(self._retried(self._effects.log_ends), self._retried(self._effects.mapped_ends))
+        if left:
+            self._reports.says(f"{named(left)}: not copied any more: records were written since, or the mirror has older tables")
+        return bool(left)
+
+    def _moving_topics(self) -> list[str]:
+        """Return the topics of the wave that are handed over, or to be handed over."""
+        controls = self._retried(self._effects.controls)
+        return sorted({*controls.requested, *controls.handed_over}.intersection(self._effects.topics()))
 
     def _commit_groups(self, state: WaveState) -> Detail | Step:
         while True:

@@ -35,6 +35,7 @@ from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
+from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.types import OffsetRange, TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -179,7 +180,13 @@ class Passage:
         # Settled late writes are on one side only, and no difference.
         for write in self.known_late_writes:
             known.setdefault(write.topic_partition, []).append(OffsetRange(write.start, write.end))
-        report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
+        try:
+            report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
+        except ConfigError as error:
+            # Tables that are older than the target may lack what the conductor has seen copied: then their remedy is the one.
+            if (older := older_tables(self.mirror)) is not None:
+                raise ConfigError(str(older)) from error
+            raise
         return Compared(
             # What is covered is known from the positions and log ends. A topic whose records have all expired can be moved.
             is_equal=not report.difference_counts,

@@ -20,6 +20,7 @@ from tests.operators.moves.actions import (
     KillMirror,
     Let,
     PutBackMigration,
+    PutBackTables,
     ResetGroup,
     Settle,
     WritersComeAgain,
@@ -135,7 +136,7 @@ def test_late_writes_in_a_partition_that_the_other_cluster_lacks_are_carried_the
 
 
 def test_a_group_behind_records_that_came_after_the_rest_was_copied_is_moved_once_these_are(performed: Performed) -> None:
-    late = ((Step.VERIFY_REST, 1, ClientWrites(0, 0, 2)), (Step.VERIFY_REST, 2, ResetGroup(0, 0, 0, 100)))
+    late = ((Step.COMMIT_GROUPS, 1, ClientWrites(0, 0, 2)), (Step.COMMIT_GROUPS, 2, ResetGroup(0, 0, 0, 100)))
     done = performed(Let(10), Conduct("run", meanwhile=late))
     assert done.finding is None
     steps = begun(done)
@@ -296,6 +297,34 @@ def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_ta
         forward.is_wanted = True
         world.start(forward)
         assert commands.perform("run") is None
+        assert world.check() == []
+
+
+def test_a_take_back_in_older_tables_of_the_mirror_is_repeated_in_the_newest(performed: Performed) -> None:
+    older = ((Step.POINT_OF_NO_RETURN, 13, PutBackTables(0, 2)),)
+    setting = Setting(is_started_by_conductor=True, quiet="2 seconds", seed=54169)
+    done = performed(Let(20), Let(10), Conduct("run", meanwhile=older, choice=1279), setting=setting)
+    assert done.finding is None
+    assert "forward: put the newest tables back" in done.events
+    steps = begun(done)
+    assert "copy the rest" in steps[steps.index("point of no return") :]
+
+
+def test_a_topic_that_older_tables_of_the_mirror_lack_is_waited_for(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", Setting(waves=("a", "b"), quiet="2 seconds")) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(10)
+        forward = world.services[FORWARD]
+        older = world.copied_tables(forward)
+        CreateTopic(0, 1).perform(commands)
+        world.let(10)
+        assert commands.perform("run", kill=Kill(Step.VERIFY, 1, is_behind=False)) is None
+        world.kill(forward)
+        forward.newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        assert commands.perform("run") is None
+        assert any("a2: registered when the mirror had caught up, and not now" in event for event in world.events)
         assert world.check() == []
 
 
