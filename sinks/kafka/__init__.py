@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Origin as Origin,
         upstream_of as upstream_of,
     )
+    from shallow_mirror.sinks.kafka.targets.newest_control import NewestControl as NewestControl
     from shallow_mirror.sinks.kafka.targets.replication_rings import (
         Ring as Ring,
         RingMirror as RingMirror,

@@ -412,16 +412,17 @@ class RecordRefusedError(MirrorError):
 
 @dataclass(eq=False, repr=False)
 class OlderTablesError(MirrorError):
-    """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
+    """The target knows of decisions, or commands, that the tables do not have: older tables were put back, or a copy was used.
 
-    `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, `version` its version, and
-    `run_id` its run. `if_lost`: what is left to do if the newest tables are lost.
+    `known`: the newest one of the tables, which is a `what`. `evidence`: a newer one of which the target knows; of a decision,
+    `version` is its version, and `run_id` its run. `if_lost`: what is left to do if the newest tables are lost.
     """
 
     known: str
     evidence: str
-    version: int
+    version: int = 0
     run_id: str = ""
+    what: str = "decision"
     if_lost: str = (
         "with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, and copies those records a "
         "second time"
@@ -429,7 +430,7 @@ class OlderTablesError(MirrorError):
 
     def __post_init__(self) -> None:
         super().__init__(
-            f"the tables are older than the target: their newest decision is {self.known}, but {self.evidence}. Nothing was "
+            f"the tables are older than the target: their newest {self.what} is {self.known}, but {self.evidence}. Nothing was "
             "written: it could repeat what was written in between. Put the newest tables back (all of the folder or prefix of "
             f"`tables`), or leave it to the run that has them; {self.if_lost}"
         )

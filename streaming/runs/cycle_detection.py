@@ -239,6 +239,11 @@ class CycleDetector:
             self._write_note(self._note_topic, replace(self._origin(), include=()).build(MAX_NOTE_BYTES))
             self._registered = None
 
+    @property
+    def registered_at(self) -> str | None:
+        """Return the target topic that the registration was committed for; None if there is none."""
+        return None if self._registered is None else self._registered[0]
+
     def _write_note(self, target_topic: str, note: str) -> bool:
         group = f"{self._config.mirror}{GROUP_SUFFIX}"
         try:

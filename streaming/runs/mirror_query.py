@@ -12,12 +12,12 @@ from typing import Any
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.logs import QuarantineTable
-from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics
+from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics, TopicControls
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka import KafkaSink, StallDetector
+from shallow_mirror.sinks.kafka import KafkaSink, NewestControl, StallDetector
 from shallow_mirror.sinks.kafka.preserved import (
     GuardTimes,
     HeldRecords,
@@ -78,6 +78,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
         self.guard_times: GuardTimes | None = None
         self.held = HeldSettings(self.config, source, self.storage, self.owner.run_epoch)
+        self.newest_control = NewestControl(self.config.target.client, self.config.mirror, self.owner.map_id)
         self.forgotten = ForgottenTopics()
         self.filling: LogFilling | None = None
         """Of the logs of preserved topics, in this attempt; None where no topic is preserved."""
@@ -86,7 +87,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         attempt = self._recover()
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
-        self.forgotten = Controls.open(self.storage.to_read()).read().forgotten
+        self.forgotten = self._newest_controls().forgotten
         targets = self._target_topics()
         planned_ids = self._register_partitions(targets)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
@@ -139,6 +140,12 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
         attempt.recover(self.supervisor.deadline())
         return attempt
+
+    def _newest_controls(self) -> TopicControls:
+        """Return the state of topics. Raises OlderTablesError if the target knows of a command that the tables do not have."""
+        table = Controls.open(self.storage.to_read())
+        self.newest_control.require_in(lambda: table.read().rows)
+        return table.read()
 
     def _target_topics(self) -> TargetTopics:
         return TargetTopics(
@@ -231,6 +238,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             Controls.open(self.storage),
             paused_path,
             cycles=self.cycles,
+            newest=self.newest_control,
             held=self.held,
             positions=self._settled_positions,
             report=self.reporter.record_problem,

@@ -25,6 +25,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.log_context import in_context
+from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
 from shallow_mirror.sinks.kafka.targets.settings import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
@@ -69,6 +70,7 @@ class TopicMonitor:
         paused_path: Path,
         *,
         cycles: CycleDetector,
+        newest: NewestControl,
         held: HeldSettings,
         positions: Callable[[], Mapping[SourcePartition, Position]],
         report: Callable[[Problem], None],
@@ -87,6 +89,7 @@ class TopicMonitor:
         self._controls = controls
         self._paused_path = paused_path
         self._cycles = cycles
+        self._newest = newest
         self._report = report
         self._repeated = RepeatedWarnings()
         self._paused: frozenset[str] | None = None
@@ -102,6 +105,7 @@ class TopicMonitor:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
         controls = self._controls.read()
         self._moving = controls.moving
+        self._newest.keep(controls.rows, self._cycles.registered_at)
         self._apply_paused(controls.not_copied)
         if self._config.topics.configs != "off":
             # A target that refuses what its source takes by now would end the query before the first look of the thread.
@@ -139,8 +143,9 @@ class TopicMonitor:
             if not self._may_copy_again(controls):
                 return
             self._apply_paused(controls.not_copied)
+            is_noted = self._newest.keep(controls.rows, self._cycles.registered_at)
             # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
-            if controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
+            if is_noted and controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
                 self._controls.add("handed-over", sorted(controls.requested))
         except (MirrorError, OSError) as error:  # OSError: the file for the planner, on a full disk
             self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")

@@ -10,7 +10,7 @@ import pytest
 from tests.test_migration_file import written
 
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration import Options, passage as passage_module, session
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.steps import Direction
@@ -45,13 +45,13 @@ def test_a_comparison_reports_its_progress_to_the_command(tmp_path: Path, monkey
 
     def verify(*_: object, on_progress: Callable[[object], None], **__: object) -> object:
         on_progress("half of it")
-        raise ConfigError("ends here")
+        raise RetriableError("ENDS", "here")
 
     monkeypatch.setattr(passage_module, "verify_mirror", verify)
     options = Options(on_progress=received.append)
     opened = session._passage(files, files.config.waves[0], session.read_state(files), Direction.MOVE, options)
     with closing(opened) as passage:
         passage.use_topics(["orders"])
-        with pytest.raises(ConfigError, match="ends here"):
+        with pytest.raises(RetriableError, match="ENDS"):
             passage.compare({})
     assert received == ["half of it"]

@@ -55,6 +55,8 @@ class TopicControls:
     forgotten: ForgottenTopics = NOTHING_FORGOTTEN
     failed_over: Mapping[str, int] = field(default_factory=dict)
     """Failed over to the target: since when, in ms."""
+    rows: Sequence[ControlRow] = ()
+    """The whole table, in order of `sequence`."""
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -137,6 +139,7 @@ class Controls:
             failed_over={
                 topic: state.failed_over_ms for topic, state in sorted(states.items()) if state.failed_over_ms is not None
             },
+            rows=rows,
         )
 
     def paused_intervals(self) -> list[PausedInterval]:

@@ -225,12 +225,11 @@ class WaveConductor:
                 self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail | Step:
+        ends = self._retried(self._effects.log_ends)
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
         mapped = self._retried(self._effects.mapped_ends)
-        if lacking := sorted(set(self._effects.topics()) - {name.topic for name in mapped}):
-            self._reports.says(
-                f"{named(lacking)}: registered when the mirror had caught up, and not now: it has other tables since"
-            )
+        if lacking := sorted(ends.keys() - mapped.keys()):
+            self._reports.says(f"{named(lacking)}: not in the offset map: new, or the mirror has older tables than before")
             return Step.CATCH_UP
         after = self._first_positions(state)
         compared = self._compare(state, after)

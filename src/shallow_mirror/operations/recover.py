@@ -17,11 +17,13 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.produce.txn import CoordinatorState, describe_txn
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka import transactional_ids
+from shallow_mirror.sinks.kafka import NewestControl, transactional_ids
 from shallow_mirror.sinks.kafka.protocol import (
     DecidedTxn,
     LogEvidence,
@@ -144,7 +146,7 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
 
 
 def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> OlderTablesError | None:
-    """Return the target's evidence of decisions that the tables do not have; None if they have all. Raises as `inspect`.
+    """Return the target's evidence of decisions or commands that the tables lack; None if they have all. Raises as `inspect`.
 
     A run may decide meanwhile: tables are older only where they are still the same after the target's evidence was read.
     """
@@ -156,12 +158,19 @@ def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> Old
             names = transactional_ids(config.mirror, recorded.highest_slot + 1)
             try:
                 require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
+                _require_newest_controls(config, offset_map.map_id, spark)
                 return None
             except OlderTablesError as older:
                 offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
                 if offset_map.recorded() == recorded:
                     return older
     return None
+
+
+def _require_newest_controls(config: MirrorConfig | RestoreConfig, map_id: str, spark: Any) -> None:
+    if isinstance(config, MirrorConfig):
+        table = Controls.open(TableStorage(config.table_location, spark))
+        NewestControl(config.target.client, config.mirror, map_id).require_in(lambda: table.read().rows)
 
 
 def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError, spark: Any = None) -> None:
@@ -174,7 +183,10 @@ def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError
         config, "recover", deadline, spark=spark, accepted_version=older.version, reads_source=False
     ) as session:
         session.recover(deadline)
-        session.end.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
+        if isinstance(config, MirrorConfig):
+            rows = Controls.open(TableStorage(config.table_location, spark)).read().rows
+            NewestControl(config.target.client, config.mirror, session.owner.map_id).write(rows)
+        session.end.outcome = f"recover: continues from older tables, whose newest {older.what} was {older.known}"
 
 
 def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], map_id: str, deadline: Deadline) -> SlotReport:

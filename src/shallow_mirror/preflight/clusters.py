@@ -58,9 +58,16 @@ def read_broker_settings(
 
 
 def slot_problems(
-    target: Cluster, alias: str, names: Sequence[str], offset_map: OffsetMap | None, deadline: Callable[[], Deadline]
+    target: Cluster,
+    alias: str,
+    names: Sequence[str],
+    offset_map: OffsetMap | None,
+    ask_controls: Callable[[], None],
+    deadline: Callable[[], Deadline],
 ) -> Iterator[Finding]:
     """Whether we may use the transactional ids and groups `names`, and who else does. `offset_map` None: there is none yet.
+
+    `ask_controls` raises OlderTablesError if the target knows of a command that the tables do not have.
 
     Looking for a coordinator creates its internal topic, so other users are not looked up while that topic may not exist.
     """
@@ -83,7 +90,7 @@ def slot_problems(
         else:
             require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline())
 
-    for topic, ask in ((_TXN_TOPIC, ask_txns), (GROUP_LOG, ask_receipts)):
+    for topic, ask in ((_TXN_TOPIC, ask_txns), (GROUP_LOG, ask_receipts), (GROUP_LOG, ask_controls)):
         code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION
         if is_forbidden(code) and offset_map is None:
             what = f"whether another application uses {names[0]} is not known: topic {topic} is not visible to the mirror's user"

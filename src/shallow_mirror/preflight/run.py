@@ -44,7 +44,7 @@ from shallow_mirror.preflight.sizing import size_for
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.preflight.traffic import hourly_ends
 from shallow_mirror.schemas import open_registries
-from shallow_mirror.sinks.kafka import id_count, transactional_ids
+from shallow_mirror.sinks.kafka import NewestControl, id_count, transactional_ids
 from shallow_mirror.sinks.kafka.targets import IS_WRITTEN_BY_OTHERS, WRITTEN_BY_OTHERS, written_offsets
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets
 from shallow_mirror.streaming.runs import CycleDetector, nothing_matches, unauthorized_topics
@@ -257,7 +257,14 @@ class _Preflight:
 
     def _check_slots(self, offset_map: OffsetMap | None) -> None:
         names = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
-        self._findings += slot_problems(self._target, self._config.target.alias, names, offset_map, self._deadline)
+        alias = self._config.target.alias
+
+        def ask_controls() -> None:
+            if offset_map is not None:
+                newest = NewestControl(self._config.target.client, self._config.mirror, offset_map.map_id)
+                newest.require_in(lambda: Controls.open(self._storage).read().rows)
+
+        self._findings += slot_problems(self._target, alias, names, offset_map, ask_controls, self._deadline)
 
     def _partition_counts(self, listing: LogEnds, mirrored: Collection[str]) -> dict[str, int]:
         """Return the number of partitions by source topic."""

@@ -11,6 +11,7 @@ from tests.migration.stage import Stage
 
 from shallow_mirror.config.hook_settings import HookCall, MigrationHook
 from shallow_mirror.errors import HookFailedError
+from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration import Phase, WaitsForOutsideError, view
 from shallow_mirror.migration.state import state_of
 from shallow_mirror.migration.steps import Direction, Step
@@ -204,14 +205,15 @@ def test_hooks_of_steps_that_are_done_again_are_called_again_with_new_ids(monkey
     stage = Stage(hooks=HOOKS)
     conductor, late = stage.conductor(Direction.MOVE, Kill()), [5]
     effects: Any = conductor._effects
-    hand_over = effects.hand_over
+    move_groups = effects.move_groups
 
-    def handing_over() -> None:
-        hand_over()
+    def moving_groups(*, is_applied: bool) -> GroupsReport | None:
+        report: GroupsReport | None = move_groups(is_applied=is_applied)
         if late:
             stage.world.logs["east"] += late.pop()
+        return report
 
-    monkeypatch.setattr(effects, "hand_over", handing_over)
+    monkeypatch.setattr(effects, "move_groups", moving_groups)
     conductor.begin(Direction.MOVE)
     conductor.run()
     assert [row.step for row in stage.owner.rows_so_far if row.event == "reopened"] == ["stop writers"]

@@ -61,6 +61,27 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     catch_up(settings, spark)
     assert read_values(target, topic_name) == ["1", "2", "3", "3"]
     assert [value for _, value in read_all(target, preserved, "read_uncommitted")] == [b"1", b"2", b"3"]
+    before = tmp_path / "before"
+    shutil.copytree(tables, before)
+    for command in ("pause", "resume"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, str(conf), topic_name])
+        assert not ended.value.code
+    catch_up(settings, spark)
+    put_back(before)
+    capsys.readouterr()
+    with pytest.raises(OlderTablesError, match=rf"-controls on the target notes row 2 \(resume of {topic_name}, "):
+        catch_up(settings, spark)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["preflight", str(conf)])
+    assert ended.value.code
+    assert "their newest row of the table controls is none" in capsys.readouterr().out.replace("\n", " ")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["recover", str(conf), "--accept-repeats"])
+    assert ended.value.code in (0, None)
+    catch_up(settings, spark)
+    assert read_values(target, topic_name) == ["1", "2", "3", "3"]
+
     put_back(newest)
     with pytest.raises(OlderTablesError):
         catch_up(settings, spark)

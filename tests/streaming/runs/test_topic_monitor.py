@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
@@ -22,6 +22,8 @@ class Cycles:
         self._may_copy = may_copy
         self.requested: list[Collection[str]] = []
 
+    registered_at = "orders"
+
     def exempt(self, topics: frozenset[str], returned: frozenset[str]) -> None: ...
 
     def may_copy_again(self, returned: Collection[str]) -> bool:
@@ -33,13 +35,37 @@ def raise_unreachable() -> bool:
     raise RetriableError("BROKER_NOT_AVAILABLE", "the source does not answer")
 
 
-def monitored(controls: Controls, paused_path: Path, cycles: Cycles) -> TopicMonitor:
+class Newest:
+    """Notes of the newest row. `is_answering`: the target does."""
+
+    def __init__(self) -> None:
+        self.is_answering = True
+        self.noted: list[tuple[str, str]] = []
+
+    def keep(self, rows: Sequence[ControlRow], topic: str | None) -> bool:
+        assert topic == "orders"
+        if self.is_answering and rows:
+            self.noted.append((rows[-1].action, rows[-1].topic))
+        return self.is_answering
+
+
+def monitored(controls: Controls, paused_path: Path, cycles: Cycles, newest: Newest | None = None) -> TopicMonitor:
     config: Any = SimpleNamespace()
     targets: Any = SimpleNamespace()
     given: Any = cycles
+    notes: Any = Newest() if newest is None else newest
     held: Any = SimpleNamespace()
     return TopicMonitor(
-        config, targets, (), controls, paused_path, cycles=given, held=held, positions=dict, report=lambda _: None
+        config,
+        targets,
+        (),
+        controls,
+        paused_path,
+        cycles=given,
+        newest=notes,
+        held=held,
+        positions=dict,
+        report=lambda _: None,
     )
 
 
@@ -60,6 +86,22 @@ def test_a_hand_over_is_confirmed_once_a_plan_was_made_without_the_topic(tmp_pat
     assert paused.revision is not None
     planner_state.write_planned_revision(paused_path, paused.revision)
     monitor._read_controls()
+    assert controls.read().handed_over.keys() == {"orders"}
+
+
+def test_a_hand_over_is_confirmed_once_the_target_has_a_note_of_it(tmp_path: Path) -> None:
+    """Without, a start with tables that lack the hand-over would copy the topic again."""
+    controls, paused_path, newest = Controls.open(str(tmp_path)), tmp_path / "paused.json", Newest()
+    monitor = monitored(controls, paused_path, Cycles(lambda: True), newest)
+    controls.add("hand-over", ["orders"])
+    newest.is_answering = False
+    monitor._read_controls()
+    planner_state.write_planned_revision(paused_path, planner_state.read_paused_topics(paused_path).revision or "")
+    monitor._read_controls()
+    assert controls.read().requested.keys() == {"orders"}
+    newest.is_answering = True
+    monitor._read_controls()
+    assert newest.noted == [("hand-over", "orders")]
     assert controls.read().handed_over.keys() == {"orders"}
 
 

@@ -282,13 +282,13 @@ def _refusal(code: int) -> str:
 def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
     """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
 
-    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster does not authorize it.
+    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster refuses it.
     """
     with closing(Cluster(client)) as cluster:
         topic_partition = TopicPartition(topic, 0)
         refusals = ConsumerGroups(cluster, "target").commit(group, {topic_partition: (0, note)}, _deadline(timeout_s))
     if refusals:
-        raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refusals[topic_partition]}")
+        raise ConfigError(f"writing to the consumer group {group}: {refusals[topic_partition]}")
 
 
 def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:

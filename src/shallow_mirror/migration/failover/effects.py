@@ -46,7 +46,7 @@ from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Step as MigrationStep
 from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.operations.recover import inspect, older_tables
-from shallow_mirror.sinks.kafka import transactional_id
+from shallow_mirror.sinks.kafka import NewestControl, transactional_id
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
 
@@ -172,6 +172,7 @@ class FailoverEffects:
         deadline = Deadline.after_ms(FENCE_MS, time.monotonic)
         with open_operator_session(mirror, "failover", deadline, spark=None, reads_source=False) as session:
             session.recover(deadline)
+            NewestControl(mirror.target.client, mirror.mirror, session.owner.map_id).note(controls.read().rows)
             session.owner.settle()
             positions = controls.read().forgotten.without(session.owner.positions())
             session.end.outcome = "failover: ended the mirror"
