@@ -55,3 +55,24 @@ def test_a_comparison_reports_its_progress_to_the_command(tmp_path: Path, monkey
         with pytest.raises(RetriableError, match="ENDS"):
             passage.compare({})
     assert received == ["half of it"]
+
+
+@pytest.mark.parametrize("left", [{}, {"billing": {"orders"}}], ids=["deleted", "still there"])
+def test_groups_whose_offsets_were_deleted_since_they_were_listed_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: dict[str, set[str]]
+) -> None:
+    files = written(tmp_path)
+    found = iter([{"billing": {"orders"}}, left])
+
+    def refuse(*_: object, **__: object) -> object:
+        raise ConfigError("--group billing: no group of this name has committed offsets on the source")
+
+    monkeypatch.setattr(passage_module, "sync_groups", refuse)
+    monkeypatch.setattr(Passage, "group_offsets", lambda _: next(found))
+    wave = files.config.waves[0].model_copy(update={"groups": ["billing"]})
+    with closing(Passage(files, wave, Direction.MOVE)) as passage:
+        if left:
+            with pytest.raises(ConfigError, match="no group of this name"):
+                passage.move_groups(is_applied=False)
+        else:
+            assert passage.move_groups(is_applied=False) is None

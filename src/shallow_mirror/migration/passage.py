@@ -52,6 +52,8 @@ class Passage:
     on_progress: Callable[[Any], None] = lambda _: None
     boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a rollback: where the logs of the target ended at the point of no return of the move."""
+    copied_by_move: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of a rollback: where the logs of the source ended then, all of which the move had copied."""
     moved_topics: frozenset[str] = frozenset()
     """Of a rollback: the topics that the move has moved, by their names at the target."""
     known_late_writes: Sequence[LateWrite] = ()
@@ -226,8 +228,33 @@ class Passage:
         # Two maps meet on the way back: the move's below `boundary`, the reverse mirror's above it.
         if self.direction is Direction.ROLLBACK:
             mirror, pattern = self.files.mirror, self.wave.group_pattern
+            self._require_map_of_move()
             return return_groups(mirror, self.mirror, self.boundary, pattern, is_applied=is_applied)
-        return sync_groups(self.mirror, pattern=self.wave.group_pattern, is_applied=is_applied)
+        try:
+            return sync_groups(self.mirror, pattern=self.wave.group_pattern, is_applied=is_applied)
+        except ConfigError:
+            if self.group_offsets():
+                raise
+            return None  # the offsets were deleted since, with their topic
+
+    def _require_map_of_move(self) -> None:
+        """Raise ConfigError if the map of the move lacks rows that it had: offsets of groups would be translated to earlier ones.
+
+        The mirror that wrote them copies nothing any more, so no start of it notices that.
+        """
+        offset_map = OffsetMap.open(TableStorage(self.files.mirror.table_location), mirror=self.files.mirror.mirror)
+        copied: dict[TopicPartition, int] = {}
+        for source, position in offset_map.positions().items():
+            copied[source.topic_partition] = max(position.offset, copied.get(source.topic_partition, 0))
+        lacking = {name: end for name, end in self.copied_by_move.items() if copied.get(name, 0) < end}
+        if lacking:
+            name, end = min(lacking.items())
+            raise ConfigError(
+                f"the tables of mirror {self.files.mirror.mirror} are older than the move: {name} was copied up to offset "
+                f"{end:,}, and they have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or prefix "
+                f"of `tables`). If they are lost, `migrate abort`, take the groups of wave {self.wave.name} out of the file, and "
+                f"reset them at {self.other_alias} yourself"
+            )
 
     def missing_denies(self) -> list[Acl]:
         """Return the Deny ACLs that stop the writers and that the origin does not have yet."""

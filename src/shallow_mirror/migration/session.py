@@ -252,6 +252,7 @@ def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, d
         wave,
         direction,
         boundary=from_document(passed.get("other_ends", {})),
+        copied_by_move=from_document(passed.get("origin_ends", {})),
         moved_topics=frozenset(passed.get("other_ends", {})),
         known_late_writes=settled_writes(of_wave, Direction.MOVE) if direction is Direction.ROLLBACK else (),
         are_writers_denied_at_other=direction is Direction.ROLLBACK and bool(of_wave.denied.get(Direction.MOVE)),

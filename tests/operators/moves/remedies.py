@@ -216,6 +216,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (FencedError, "", await_other),
     (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
+    (ConfigError, "are older than the move: ", put_newest_back),
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),

@@ -20,7 +20,6 @@ from tests.operators.moves.actions import (
     KillMirror,
     Let,
     PutBackMigration,
-    PutBackTables,
     ResetGroup,
     Settle,
     WritersComeAgain,
@@ -272,59 +271,6 @@ def test_a_partition_in_which_nothing_but_an_aborted_transaction_was_written_can
         world.let(20)
         world.clusters["west"].produce_marker("a", 0)
         assert commands.perform("run") is None
-        assert world.check() == []
-
-
-def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_taken_back_by_the_next(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
-        commands = Commands(world)
-        world.begin()
-        world.let(10)
-        forward = world.services[FORWARD]
-        older = world.copied_tables(forward)
-        assert commands.perform("run", kill=Kill(Step.VERIFY_REST, 1, is_behind=False)) is None
-        assert world.controls(forward).read().moving == {"a", "b"}
-        forward.is_wanted = False
-        world.kill(forward)
-        newest = world.copied_tables(forward)
-        world.put_back(forward, older)
-        assert commands.perform("abort") is None
-        world.put_back(forward, newest)
-        assert "`migrate abort` takes back" in str(commands.perform("run"))
-        assert commands.perform("abort") is None
-        assert world.controls(forward).read().moving == frozenset()
-        assert "nothing is under way that could be aborted" in str(commands.perform("abort"))
-        forward.is_wanted = True
-        world.start(forward)
-        assert commands.perform("run") is None
-        assert world.check() == []
-
-
-def test_a_take_back_in_older_tables_of_the_mirror_is_repeated_in_the_newest(performed: Performed) -> None:
-    older = ((Step.POINT_OF_NO_RETURN, 13, PutBackTables(0, 2)),)
-    setting = Setting(is_started_by_conductor=True, quiet="2 seconds", seed=54169)
-    done = performed(Let(20), Let(10), Conduct("run", meanwhile=older, choice=1279), setting=setting)
-    assert done.finding is None
-    assert "forward: put the newest tables back" in done.events
-    steps = begun(done)
-    assert "copy the rest" in steps[steps.index("point of no return") :]
-
-
-def test_a_topic_that_older_tables_of_the_mirror_lack_is_waited_for(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", Setting(waves=("a", "b"), quiet="2 seconds")) as world:
-        commands = Commands(world)
-        world.begin()
-        world.let(10)
-        forward = world.services[FORWARD]
-        older = world.copied_tables(forward)
-        CreateTopic(0, 1).perform(commands)
-        world.let(10)
-        assert commands.perform("run", kill=Kill(Step.VERIFY, 1, is_behind=False)) is None
-        world.kill(forward)
-        forward.newest = world.copied_tables(forward)
-        world.put_back(forward, older)
-        assert commands.perform("run") is None
-        assert any("a2-0: not in the offset map: new, or" in event for event in world.events)
         assert world.check() == []
 
 

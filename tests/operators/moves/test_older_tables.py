@@ -1,0 +1,92 @@
+"""Older tables of a mirror are put in place while a wave moves, or between its move and its way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.operators.moves.actions import Conduct, CreateTopic, Let, PutBackTables
+from tests.operators.moves.commands import Commands, Kill
+from tests.operators.moves.moving_world import FORWARD, Setting
+from tests.operators.moves.scripts import Script, perform
+from tests.operators.moves.surroundings import opened_world
+
+from shallow_mirror.migration.steps import Step
+
+pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
+
+SETTING = Setting(quiet="2 seconds")
+
+
+def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_taken_back_by_the_next(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(10)
+        forward = world.services[FORWARD]
+        older = world.copied_tables(forward)
+        assert commands.perform("run", kill=Kill(Step.VERIFY_REST, 1, is_behind=False)) is None
+        assert world.controls(forward).read().moving == {"a", "b"}
+        forward.is_wanted = False
+        world.kill(forward)
+        newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        assert commands.perform("abort") is None
+        world.put_back(forward, newest)
+        assert "`migrate abort` takes back" in str(commands.perform("run"))
+        assert commands.perform("abort") is None
+        assert world.controls(forward).read().moving == frozenset()
+        assert "nothing is under way that could be aborted" in str(commands.perform("abort"))
+        forward.is_wanted = True
+        world.start(forward)
+        assert commands.perform("run") is None
+        assert world.check() == []
+
+
+def test_a_take_back_in_older_tables_of_the_mirror_is_repeated_in_the_newest(tmp_path: Path) -> None:
+    older = ((Step.POINT_OF_NO_RETURN, 13, PutBackTables(0, 2)),)
+    setting = Setting(is_started_by_conductor=True, quiet="2 seconds", seed=54169)
+    script = Script(setting, (Let(20), Let(10), Conduct("run", meanwhile=older, choice=1279)))
+    done = perform(script, tmp_path / "world")
+    assert done.finding is None
+    assert "forward: put the newest tables back" in done.events
+    assert "  ab: copy the rest" in done.events[done.events.index("  ab: point of no return") :]
+
+
+def test_a_topic_that_older_tables_of_the_mirror_lack_is_waited_for(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", Setting(waves=("a", "b"), quiet="2 seconds")) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(10)
+        forward = world.services[FORWARD]
+        older = world.copied_tables(forward)
+        CreateTopic(0, 1).perform(commands)
+        world.let(10)
+        assert commands.perform("run", kill=Kill(Step.VERIFY, 1, is_behind=False)) is None
+        world.kill(forward)
+        forward.newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        assert commands.perform("run") is None
+        assert any("a2-0: not in the offset map: new, or" in event for event in world.events)
+        assert world.check() == []
+
+
+def test_groups_come_back_through_the_newest_map_of_the_move_only(tmp_path: Path) -> None:
+    """The mirror that wrote it copies nothing any more, so that no start of it tells that its tables are older."""
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, forward = Commands(world), world.services[FORWARD]
+        world.begin()
+        world.let(10)
+        older = world.copied_tables(forward)
+        assert commands.perform("run") is None
+        forward.is_wanted = False
+        world.kill(forward)
+        newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        world.let(10)
+        refused = str(commands.perform("rollback"))
+        assert "the tables of mirror forward are older than the move: a-0 was copied up to offset" in refused
+        assert "Put the newest tables back" in refused
+        world.put_back(forward, newest)
+        assert commands.perform("rollback") is None
+        assert world.check() == []
