@@ -69,6 +69,8 @@ class Groups:
         """Commit without a transaction, as a group without members may."""
         self._require_short(committed)
         self.offsets[group, topic_partition] = committed
+        for offsets in self._pending.values():  # of two offsets, the one that was appended later counts
+            offsets.pop((group, topic_partition), None)
 
     def _require_short(self, committed: Committed) -> None:
         if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:

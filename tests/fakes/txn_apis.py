@@ -95,6 +95,8 @@ def txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Chan
     def committed(topic_partition: PartitionKey, part: Any) -> None:
         state.log_of(topic_partition)
         state.require_coordinator(GROUP, node_id)
+        if body.member_id and body.member_id not in state.groups.members.get(body.group_id, ()):
+            raise RefusedError(25)
         state.verify_offsets_txn(body.transactional_id, body.producer_id, body.producer_epoch)
         value = Committed(part.committed_offset, part.committed_metadata)
         state.groups.commit(body.group_id, topic_partition, value, body.producer_id, body.producer_epoch)

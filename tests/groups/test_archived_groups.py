@@ -60,15 +60,14 @@ class Groups:
         assert begun == group
         return self.offsets_of.get(group, ())
 
-    def begin_commits(self, offsets: dict[str, dict[TopicPartition, tuple[int, str]]]) -> dict[str, str]:
-        return {group: group for group in offsets}
-
-    def commit(
-        self, group: str, offsets: dict[TopicPartition, tuple[int, str]], begun: str | None = None
-    ) -> dict[TopicPartition, str]:
-        assert begun in (group, None)
+    def commit(self, group: str, offsets: dict[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, str]:
         self.have(group, *((*topic_partition, offset) for topic_partition, (offset, _) in offsets.items()))
         return {}
+
+    def commit_together(self, offsets: dict[str, dict[TopicPartition, tuple[int, str]]]) -> dict[str, dict[TopicPartition, str]]:
+        return {group: self.commit(group, of_group) for group, of_group in offsets.items()}
+
+    def finish_commits(self) -> None: ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}

@@ -109,17 +109,21 @@ class FakeCluster:
         log = self._log(topic, partition)
         return log.log_start_offset, log.end_offset
 
-    def read(self, topic: str, partition: int) -> dict[int, str]:
-        """Return what a read_committed consumer sees, without tombstones: values by offset."""
+    def read(self, topic: str, partition: int, *, is_committed: bool = True) -> dict[int, str]:
+        """Return what a read_committed consumer sees, or another one, without tombstones: values by offset."""
         log = self._log(topic, partition)
-        end, values = log.last_stable_offset, dict[int, str]()
+        end, values = log.last_stable_offset if is_committed else log.end_offset, dict[int, str]()
         for stored in log.batches:
             header = stored.header
             if header.is_control or header.base_offset >= end:
                 continue
-            if header.is_transactional and any(
-                aborted.producer_id == header.producer_id and aborted.first_offset <= header.base_offset < aborted.last_offset
-                for aborted in log.aborted
+            if (
+                is_committed
+                and header.is_transactional
+                and any(
+                    aborted.producer_id == header.producer_id and aborted.first_offset <= header.base_offset < aborted.last_offset
+                    for aborted in log.aborted
+                )
             ):
                 continue
             for raw in read_batches(stored.data):

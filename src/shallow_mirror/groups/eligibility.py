@@ -38,6 +38,8 @@ class Clusters:
     origin_ids: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[TopicPartition, int] = field(default_factory=dict)
     forgotten_ids: frozenset[str] = frozenset()
+    are_ends_final: bool = False
+    """The mirror copies nothing any more: who has read all continues at the end of the other log."""
 
 
 class RemoteGroup(NamedTuple):
@@ -97,6 +99,8 @@ def evaluate(
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
     end = clusters.other_ends.get(to_topic_partition)
     if side == "source" and translated.is_end and not translated.offset and end is not None and start < end:
+        if clusters.are_ends_final and waits_for <= 0:
+            return _result(commit, Outcome.TRANSLATED, None, to_topic_partition, end, 0)
         # The next copy is appended behind these records, at an offset that is not known: more of them may come first, and copies
         # that no decision names yet may be among them.
         reason = (

@@ -6,17 +6,20 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from shallow_mirror.broker import BegunCommit, BegunOffsets, Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
+from shallow_mirror.broker import BegunOffsets, Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 GROUP_LOG = "__consumer_offsets"
 """The topic in which coordinators log what groups commit."""
+
+Offsets = Mapping[TopicPartition, tuple[int, str]]
+"""With their metadata."""
 
 AT_ONCE = 64
 """Groups whose requests are sent before the first response is received."""
@@ -67,15 +70,23 @@ class GroupClient:
     def clients(self, group: str) -> tuple[str, ...]:
         return self._groups.clients(group, self._deadline())
 
-    def begin_commits(self, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]]) -> dict[str, BegunCommit]:
-        """Send the requests to commit the offsets of at most AT_ONCE groups, for `commit`."""
-        return self._groups.begin_commits(offsets, self._deadline(), _PURPOSES)
+    def commit(self, group: str, offsets: Offsets) -> dict[TopicPartition, str]:
+        """Return a sentence for each offset that was refused. Raises OutcomeUnknownError."""
+        return self._groups.commit(group, offsets, self._deadline())
 
-    def commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunCommit | None = None
-    ) -> dict[TopicPartition, str]:
-        """Return a sentence for each offset that was refused. `begun`: the same request was sent. Raises OutcomeUnknownError."""
-        return self._groups.commit(group, offsets, self._deadline(), begun=begun)
+    def commit_together(self, offsets: Mapping[str, Offsets]) -> dict[str, dict[TopicPartition, str]]:
+        """Commit offsets of at most AT_ONCE groups. Return a sentence for each that was not committed, by group."""
+        begun = self._groups.begin_commits(offsets, self._deadline(), _PURPOSES)
+        refused = {}
+        for group, of_group in offsets.items():
+            try:
+                refused[group] = self._groups.commit(group, of_group, self._deadline(), begun=begun[group])
+            except OutcomeUnknownError as error:
+                refused[group] = dict.fromkeys(of_group, f"{error}: it may have been committed, try again")
+        return refused
+
+    def finish_commits(self) -> None:
+        """Do nothing: what was committed counts."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of topics that exist."""

@@ -30,10 +30,14 @@ def sync_groups(
     as_of: datetime | None = None,
     is_applied: bool = False,
     is_forced: bool = False,
+    transactional_id: str | None = None,
+    are_ends_final: bool = False,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
-    running mirror has recorded; the source is not queried then. `on_wait` receives what is waited for from then on.
+    running mirror has recorded; the source is not queried then. `transactional_id`: commit all groups in one transaction of this
+    id, or none; where one of them changed meanwhile, RetriableError is raised. `are_ends_final`: as in `Clusters`. `on_wait`
+    receives what is waited for from then on.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
@@ -45,7 +49,13 @@ def sync_groups(
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only offsets of the source's groups are recorded")
         noted = positions_as_of(storage.best_effort_tables(), as_of)
-    with closing(GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S)) as groups:
+    opened = GroupOffsets(
+        config,
+        "target" if is_reverse else "source",
+        timeout_s=REQUEST_S,
+        transactional_id=transactional_id if is_applied else None,
+    )
+    with closing(opened) as groups:
         on_wait(f"{groups.other_name} to answer")
         groups.require(groups.other, offset_map)
         on_wait(f"the groups of {groups.origin_name} and their committed offsets")
@@ -73,6 +83,7 @@ def sync_groups(
             offset_map,
             storage,
             asks_origin=noted is None,
+            are_ends_final=are_ends_final,
             is_applied=is_applied,
             is_forced=is_forced,
             on_wait=on_wait,
@@ -95,19 +106,20 @@ def plan_committed(
     storage: TableStorage,
     *,
     asks_origin: bool = True,
+    are_ends_final: bool = False,
     is_applied: bool,
     is_forced: bool,
     on_wait: Callable[[str], None],
 ) -> tuple[Group, ...]:
     """Translate offsets of the origin, and with `is_applied` commit them on the other cluster. Raises as `sync_groups`.
 
-    `asks_origin`: the origin answers, so that its log starts can be requested.
+    `asks_origin`: the origin answers, so that its log starts can be requested. `are_ends_final`: as in `Clusters`.
     """
     on_wait("the rows of the offset map that these offsets lead to")
     offset_map.refresh()
     forgotten = Controls.open(storage).read().forgotten
     source_commits = groups.resolve_sources(committed, offset_map, forgotten)
-    clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin)
+    clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin, are_ends_final=are_ends_final)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
     on_wait(f"commits at {groups.other_name}" if is_applied else f"the groups of {groups.other_name}")

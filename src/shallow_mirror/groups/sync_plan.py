@@ -12,18 +12,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shallow_mirror import routing
-from shallow_mirror.broker import METADATA_TOO_LARGE, BegunCommit, BegunOffsets, CommittedOffset, ListedGroup
+from shallow_mirror.broker import METADATA_TOO_LARGE, BegunOffsets, CommittedOffset, ListedGroup
 from shallow_mirror.broker.produce import is_receipt
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
 from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, OutcomeUnknownError
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step
 from shallow_mirror.groups.group_client import AT_ONCE, GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
+from shallow_mirror.groups.transactional_commits import TransactionalCommits
 from shallow_mirror.sinks.kafka import Origin
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
@@ -109,6 +110,8 @@ class GroupCommits:
                     is_active_at_origin=name in self._active,
                 )
             yield from self._commit_all(planned) if is_applied else planned.values()
+        if is_applied:
+            self.other.finish_commits()
 
     def _remote_offsets(self, group: str, begun: BegunOffsets) -> tuple[tuple[CommittedOffset, ...], str | None]:
         """Return the offsets, and what to grant where the other cluster hides the group from us."""
@@ -119,47 +122,31 @@ class GroupCommits:
 
     def _commit_all(self, groups: Mapping[str, Group]) -> Iterator[Group]:
         offsets = {name: offsets for name, group in groups.items() if (offsets := _to_commit(group.partitions))}
-        begun = self.other.begin_commits(offsets)
-        for name, group in groups.items():
-            if name in offsets:
-                partitions = self._commit(name, group.partitions, offsets[name], begun[name])
-                yield replace(group, partitions=tuple(partitions))
-            else:
-                yield group
-
-    def _commit(
-        self,
-        group: str,
-        steps: Sequence[GroupPartition],
-        offsets: Mapping[TopicPartition, tuple[int, str]],
-        begun: BegunCommit,
-    ) -> list[GroupPartition]:
-        refused = self._try_to_commit(group, offsets, begun)
+        refused = self.other.commit_together(offsets)
         # The offset matters more than what an application noted beside it.
-        without_metadata = {place: (offsets[place][0], "") for place, why in refused.items() if why == METADATA_TOO_LARGE}
-        if without_metadata:
-            refused = {place: why for place, why in refused.items() if place not in without_metadata}
-            refused |= self._try_to_commit(group, without_metadata)
-        committed = []
-        for partition in steps:
-            place = partition.to_topic_partition
-            if partition.step is not Step.TO_COMMIT or place is None:
-                committed.append(partition)
-            elif place in refused:
-                committed.append(partition.with_step(Step.REFUSED, partition.has, refused[place]))
-            else:
-                reason = f"committed without its metadata: {METADATA_TOO_LARGE}" if place in without_metadata else None
-                committed.append(partition.with_step(Step.COMMITTED, partition.to_offset, reason))
-        return committed
+        without_metadata = {
+            name: {place: (offsets[name][place][0], "") for place in places}
+            for name, reasons in refused.items()
+            if (places := [place for place, why in reasons.items() if why == METADATA_TOO_LARGE])
+        }
+        still_refused = self.other.commit_together(without_metadata) if without_metadata else {}
+        for name, group in groups.items():
+            again = without_metadata.get(name, {})
+            left = {place: why for place, why in refused.get(name, {}).items() if place not in again}
+            left |= still_refused.get(name, {})
+            yield replace(group, partitions=tuple(_committed(step, left, again) for step in group.partitions))
 
-    def _try_to_commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunCommit | None = None
-    ) -> dict[TopicPartition, str]:
-        """Return a sentence for each offset that was not committed."""
-        try:
-            return self.other.commit(group, offsets, begun)
-        except OutcomeUnknownError as error:
-            return dict.fromkeys(offsets, f"{error}: it may have been committed, try again")
+
+def _committed(
+    partition: GroupPartition, refused: Mapping[TopicPartition, str], without_metadata: Collection[TopicPartition]
+) -> GroupPartition:
+    place = partition.to_topic_partition
+    if partition.step is not Step.TO_COMMIT or place is None:
+        return partition
+    if place in refused:
+        return partition.with_step(Step.REFUSED, partition.has, refused[place])
+    reason = f"committed without its metadata: {METADATA_TOO_LARGE}" if place in without_metadata else None
+    return partition.with_step(Step.COMMITTED, partition.to_offset, reason)
 
 
 def _to_commit(steps: Iterable[GroupPartition]) -> dict[TopicPartition, tuple[int, str]]:
@@ -173,14 +160,31 @@ def _to_commit(steps: Iterable[GroupPartition]) -> dict[TopicPartition, tuple[in
 class GroupOffsets(GroupCommits):
     """The offsets of all groups. `side` is the origin: the source, or the target when failing back. Not thread-safe."""
 
-    def __init__(self, config: MirrorConfig, side: Side = "source", *, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        config: MirrorConfig,
+        side: Side = "source",
+        *,
+        timeout_s: float | None = None,
+        transactional_id: str | None = None,
+    ) -> None:
+        """`transactional_id`: commit in transactions of this id (`TransactionalCommits`), which begin here. Raises RetriableError
+        and ConfigError then."""
         self._config = config
-        self.source = GroupClient(config.source.client, config.source_cluster_name, timeout_s)
-        self.target = GroupClient(config.target.client, config.target_cluster_name, timeout_s)
-        self.origin = self.source if side == "source" else self.target
         names = (config.source_cluster_name, config.target_cluster_name)
+        clients = (config.source.client, config.target.client)
         self.origin_name, self.other_name = names if side == "source" else names[::-1]
-        super().__init__(self.target if side == "source" else self.source, side)
+        of_origin, of_other = clients if side == "source" else clients[::-1]
+        self.origin, other = (
+            GroupClient(of_origin, self.origin_name, timeout_s),
+            GroupClient(of_other, self.other_name, timeout_s),
+        )
+        if transactional_id is not None:
+            timeout_ms = config.write.transaction_timeout_ms
+            other = TransactionalCommits(of_other, self.other_name, timeout_s, transactional_id, timeout_ms)
+            other.begin()
+        super().__init__(other, side)
+        self.source, self.target = (self.origin, other) if side == "source" else (other, self.origin)
 
     def close(self) -> None:
         self.source.close()
@@ -273,6 +277,7 @@ class GroupOffsets(GroupCommits):
         forgotten: ForgottenTopics,
         *,
         asks_origin: bool = True,
+        are_ends_final: bool = False,
     ) -> Clusters:
         """Return log starts on the origin, and the starts of rows that may still be removed. To be called first."""
         topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
@@ -287,6 +292,7 @@ class GroupOffsets(GroupCommits):
             origin_ids=self.origin.topic_ids(name.topic for name in topic_partitions) if self.side == "target" else {},
             unsettled=unsettled,
             forgotten_ids=forgotten.topic_ids,
+            are_ends_final=are_ends_final,
         )
 
 

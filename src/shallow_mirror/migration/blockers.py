@@ -27,6 +27,7 @@ from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
     UserView,
+    missing_in_transactions,
     missing_on_groups,
     missing_on_topics,
     missing_to_change_acls,
@@ -73,6 +74,10 @@ class Passage(Protocol):
     def may_hide_groups(self) -> bool: ...
     def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
     def missing_denies(self) -> Sequence[Acl]: ...
+    @property
+    def commit_id(self) -> str: ...
+    @property
+    def mirror_file(self) -> str: ...
 
 
 def problems_of(passage: Passage) -> list[str]:
@@ -144,7 +149,10 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
             f"back: exclude {them} in its file (topics.exclude) to leave {them} at {where}"
         )
     if missing := [name for name in missing if name not in later]:
-        yield f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `status` shows positions"
+        yield (
+            f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `shallow-mirror status "
+            f"{passage.mirror_file}` shows positions; what it waits for is there as well"
+        )
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
     foreign = _foreign_partitions(passage)
@@ -228,16 +236,20 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
     copies = [passage.target_topic(topic) for topic in topics]
     yield from missing_on_topics(other, copies, TO_READ, "needed to compare both clusters, and to commit offsets of groups")
     groups = sorted(passage.group_offsets())
+    in_txn = "needed to commit offsets of groups in a transaction"
     if passage.direction is Direction.MOVE:
         yield from missing_on_groups(other, groups, "needed to commit its offsets")
+        if groups:
+            yield from missing_in_transactions(other, passage.commit_id, in_txn)
         if passage.reverse is not None:
             yield from missing_on_groups(origin, groups, "needed to commit its offsets in a rollback")
         return
     client = passage.files.mirror.source.client  # of a rollback: the user of the move commits offsets where it read them
     with closing(Cluster(client)) as source:
-        yield from missing_on_groups(
-            UserView(source, passage.files.mirror.source_cluster_name), groups, "needed to commit its offsets"
-        )
+        committing = UserView(source, passage.files.mirror.source_cluster_name)
+        yield from missing_on_groups(committing, groups, "needed to commit its offsets")
+        if groups:
+            yield from missing_in_transactions(committing, passage.commit_id, in_txn)
 
 
 def notes_of(passage: Passage) -> list[str]:

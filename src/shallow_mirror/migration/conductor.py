@@ -11,8 +11,10 @@ from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
+from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
+from shallow_mirror.migration.evidence import changed_topics
 from shallow_mirror.migration.group_blockers import commit_problems, is_pending
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.wave_hooks import WaveHooks
@@ -346,7 +348,7 @@ class WaveConductor:
 
     def _commit_groups(self, state: WaveState) -> Detail | Step:
         while True:
-            report = self._retried(lambda: self._effects.move_groups(is_applied=True))
+            report = self._retried(self._committed_groups)
             if report is None:
                 return {"groups": 0, "offsets": 0}
             # Its members commit further offsets at the origin: those translated now would be out of date.
@@ -356,6 +358,10 @@ class WaveConductor:
             problems = commit_problems(report)
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
+            # Groups may read a topic that the mirror copies by now, and that does not move with the wave yet.
+            if list(listed := self._retried(self._effects.listed_topics)) != list(self._effects.topics()):
+                self._reports.says(changed_topics(listed, self._effects.topics()))
+                return Step.CHECK
             # An offset behind records that came since waits for a mirror that copies nothing any more.
             ends = self._retried(self._effects.log_ends)
             if {name: log.end for name, log in ends.items()} != from_document(state.done[Step.STOP_WRITERS]["ends"]):
@@ -369,6 +375,11 @@ class WaveConductor:
             else:
                 request = f"make these offsets committable at {report.other}"
                 self._waiting.for_somebody(request, "; ".join(problems), SLOW_POLL_S)
+
+    def _committed_groups(self) -> GroupsReport | None:
+        """Raise FencedError where another conductor has taken over: it may commit, and its transaction is not to be ended."""
+        self._owner.rows()
+        return self._effects.move_groups(is_applied=True)
 
     def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
         passed = self._point_of_no_return.passed(state.done)

@@ -64,7 +64,7 @@ def reopening(evidence: Evidence, done: Mapping[Step, Mapping[str, Any]]) -> Reo
     """Return the first step whose result does not hold any more; None if all of them do. `done`: the results."""
     checked = done[Step.CHECK]["topics"]
     if list(evidence.topics) != list(checked):
-        return Reopening(Step.CHECK, _changed_topics(evidence.topics, checked))
+        return Reopening(Step.CHECK, changed_topics(evidence.topics, checked))
     if evidence.only_at_other:
         # Behind the point of no return the reverse mirror would refuse to start: the check names what has to be added.
         names = named(evidence.only_at_other)
@@ -102,7 +102,8 @@ def _not_in_place(report: GroupsReport | None) -> list[str]:
     ]
 
 
-def _changed_topics(now: Sequence[str], checked: Sequence[str]) -> str:
+def changed_topics(now: Sequence[str], checked: Sequence[str]) -> str:
+    """Return why a wave is checked again."""
     new, gone = sorted(set(now) - set(checked)), sorted(set(checked) - set(now))
     parts = [f"{named(new)} appeared since the check"] if new else []
     parts += [f"{named(gone)} are gone"] if gone else []

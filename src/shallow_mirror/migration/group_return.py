@@ -24,15 +24,24 @@ from shallow_mirror.types import TopicPartition
 
 
 def return_groups(
-    mirror: MirrorConfig, reverse: MirrorConfig, boundary: Mapping[TopicPartition, int], pattern: str, *, is_applied: bool
+    mirror: MirrorConfig,
+    reverse: MirrorConfig,
+    boundary: Mapping[TopicPartition, int],
+    pattern: str,
+    *,
+    is_applied: bool,
+    transactional_id: str,
 ) -> GroupsReport:
     """Translate the offsets that groups have at the target of `mirror`, and commit them at its source if `is_applied`.
 
-    `boundary`: ends of the logs of the target at the point of no return. Raises as `sync_groups`.
+    `boundary`: ends of the logs of the target at the point of no return. `transactional_id`: as `sync_groups` has it, which
+    raises the same.
     """
     is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (
-        closing(GroupOffsets(mirror, "target", timeout_s=REQUEST_S)) as through_move,
+        closing(
+            GroupOffsets(mirror, "target", timeout_s=REQUEST_S, transactional_id=transactional_id if is_applied else None)
+        ) as through_move,
         closing(GroupOffsets(reverse, "source", timeout_s=REQUEST_S)) as through_reverse,
     ):
         committed = through_move.committed(lambda group: is_wanted(group) is not None)

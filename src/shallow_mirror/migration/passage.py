@@ -229,9 +229,17 @@ class Passage:
         if self.direction is Direction.ROLLBACK:
             mirror, pattern = self.files.mirror, self.wave.group_pattern
             self._require_map_of_move()
-            return return_groups(mirror, self.mirror, self.boundary, pattern, is_applied=is_applied)
+            return return_groups(
+                mirror, self.mirror, self.boundary, pattern, is_applied=is_applied, transactional_id=self.commit_id
+            )
         try:
-            return sync_groups(self.mirror, pattern=self.wave.group_pattern, is_applied=is_applied)
+            return sync_groups(
+                self.mirror,
+                pattern=self.wave.group_pattern,
+                is_applied=is_applied,
+                transactional_id=self.commit_id,
+                are_ends_final=set(self.topics()) <= self.controls().moving,
+            )
         except ConfigError:
             if self.group_offsets():
                 raise
@@ -251,9 +259,9 @@ class Passage:
             name, end = min(lacking.items())
             raise ConfigError(
                 f"the tables of mirror {self.files.mirror.mirror} are older than the move: {name} was copied up to offset "
-                f"{end:,}, and they have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or prefix "
-                f"of `tables`). If they are lost, `migrate abort`, take the groups of wave {self.wave.name} out of the file, and "
-                f"reset them at {self.other_alias} yourself"
+                f"{end:,}, and they have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or "
+                f"prefix of `tables`). If they are lost, `migrate abort`, take the groups of wave {self.wave.name} out of the "
+                f"file, and reset them at {self.other_alias} yourself"
             )
 
     def missing_denies(self) -> list[Acl]:
@@ -339,6 +347,11 @@ class Passage:
     @property
     def reverse_file(self) -> str | None:
         return self.wave.reverse if self.direction is Direction.MOVE else None
+
+    @property
+    def commit_id(self) -> str:
+        """Return the transactional id in which offsets of groups are committed at the other cluster."""
+        return f"{self.mirror.mirror}-groups"
 
     @property
     def mirror_id(self) -> str:

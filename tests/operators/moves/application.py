@@ -95,8 +95,9 @@ class Application:
         topic_id = cluster.topic_ids()[topic]
         is_foreign = site.stay == 0 and side != site.side
         known = None if txn is None else txn.known
+        stay = site.stay + (side != site.side)  # one that comes to the next cluster early lies in front of what follows there
         self.written += [
-            Written(value, side, topic, topic_id, partition, first + number, site.stay, is_foreign, known)
+            Written(value, side, topic, topic_id, partition, first + number, stay, is_foreign, known)
             for number, value in enumerate(values)
         ]
         return True
@@ -169,6 +170,8 @@ class Application:
         return count
 
     def _poll_partition(self, cluster: FakeCluster, group: str, topic: str, partition: int, most: int) -> int:
+        if cluster.state.groups.is_unstable(group, (topic, partition)):
+            return 0  # a consumer waits until the transaction that commits its offset has ended
         start, end = cluster.bounds(topic, partition)
         committed = cluster.group_offsets(group).get((topic, partition))
         if committed is not None and committed > end:
@@ -187,8 +190,8 @@ class Application:
         cluster = self.clusters[side]
         assert group not in cluster.state.groups.members, "Kafka refuses that"
         cluster.commit_group(group, topic, partition, offset)
-        for at, value in cluster.read(topic, partition).items():
-            self.read[group][value] = int(at < offset)
+        for at, value in cluster.read(topic, partition, is_committed=False).items():
+            self.read[group][value] = int(at < offset)  # also of transactions that are open: they are skipped, too
 
     # --- time ---
 

@@ -75,8 +75,8 @@ def wait(commands: Commands, _error: MirrorError, _chance: random.Random) -> str
 
 
 def run_mirror(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
-    for mirror in re.findall(r"mirror (\S+) has not registered \S+ yet: run it", str(error)):
-        commands.operator.keep_running(mirror)
+    for mirror in re.findall(r"mirror (\S+) has not registered \S+ yet: run it .*`shallow-mirror status", str(error)):
+        commands.operator.keep_running(mirror, is_blocked=True)
     commands.world.let(20)
     return "ran the mirror"
 
@@ -220,7 +220,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
-    (ConfigError, "yet: run it until `status` shows positions", run_mirror),
+    (ConfigError, "yet: run it until `shallow-mirror status", run_mirror),
     (ConfigError, "has to copy exactly the topics of the wave", exclude_deleted_topics),
     (ConfigError, "a move needs topics that only the mirror has written to", leave_wave),
     (ConfigError, "`migrate abort` takes back", take_back),

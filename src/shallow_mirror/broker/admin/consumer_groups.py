@@ -21,9 +21,10 @@ from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.txn.coordinator_requests import LOOK_FOR_COORDINATOR, BegunRequest, ask_coordinator
+from shallow_mirror.broker.produce.txn.txn_offsets import add_group_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import SlotTxn, TopicPartition
 from shallow_mirror.wire.protocol import group_offsets
 
 _METADATA_TOO_LARGE, _UNKNOWN_MEMBER, _UNSTABLE = 12, 25, 88
@@ -214,6 +215,17 @@ class ConsumerGroups:
             for entry in topic.partitions
         }
         return {topic_partition: _refusal(code) for topic_partition, code in codes.items() if code}
+
+    def commit_in_txn(
+        self, txn: SlotTxn, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]], deadline: Deadline
+    ) -> dict[str, dict[TopicPartition, str]]:
+        """Add offsets and metadata to a transaction, by group. Return a sentence for each that the cluster refused, by group.
+
+        The broker takes offsets of groups with members, too.
+        """
+        with self._named():
+            refused = add_group_offsets(self._cluster, txn, offsets, deadline)
+        return {group: {place: _refusal(code) for place, code in codes.items()} for group, codes in refused.items()}
 
     def _is_accepted(self, begun: BegunCommit, deadline: Deadline) -> bool:
         """Return whether all offsets were committed; other responses, and failures, are received once more."""

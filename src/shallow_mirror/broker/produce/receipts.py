@@ -13,6 +13,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.broker.produce.txn.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
+from shallow_mirror.broker.produce.txn.txn_offsets import offset_commit_fields
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
@@ -65,7 +66,6 @@ def begin_receipt(
     arrival. `at_ms`: the time, for people. `micro_batch`: as `Receipt` has it. `purpose`: of the connection, as
     `ProducePipeline.purpose_at` says it if batches are on their way.
     """
-    topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
     metadata: dict[str, Any] = {
         "v": RECEIPT_VERSION,
         "producer_id": txn.producer_id,
@@ -78,22 +78,8 @@ def begin_receipt(
         metadata["at_ms"] = at_ms
     if micro_batch:
         metadata["micro_batch"] = dict(micro_batch)
-    partition = topic.TxnOffsetCommitRequestPartition(
-        partition_index=topic_partition.partition,
-        committed_offset=decision,
-        committed_leader_epoch=-1,
-        committed_metadata=json.dumps(metadata, separators=(",", ":")),
-    )
-    fields = {
-        "transactional_id": txn.transactional_id,
-        "group_id": txn.transactional_id,
-        "producer_id": txn.producer_id,
-        "producer_epoch": txn.producer_epoch,
-        "generation_id": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [topic(name=topic_partition.topic, partitions=[partition])],
-    }
+    text = json.dumps(metadata, separators=(",", ":"))
+    fields = offset_commit_fields(txn, txn.transactional_id, {topic_partition: (decision, text)})
     return BegunRequest(
         cluster, CoordinatorKind.GROUP, txn.transactional_id, "TxnOffsetCommit", fields, deadline, purpose=purpose
     )

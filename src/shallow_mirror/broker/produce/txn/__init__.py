@@ -28,5 +28,6 @@ if TYPE_CHECKING:
         begin_addition as begin_addition,
         finish_addition as finish_addition,
     )
+    from shallow_mirror.broker.produce.txn.txn_offsets import add_group_offsets as add_group_offsets
 else:
     __getattr__, __dir__ = lazy_names(__name__)

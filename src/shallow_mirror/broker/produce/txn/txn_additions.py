@@ -37,12 +37,13 @@ def _added_partitions(txn: SlotTxn, topic_partitions: Sequence[TopicPartition]) 
     }
 
 
-def _added_offsets(txn: SlotTxn) -> dict[str, Any]:
+def added_offsets(txn: SlotTxn, group: str) -> dict[str, Any]:
+    """Return the fields of AddOffsetsToTxn."""
     return {
         "transactional_id": txn.transactional_id,
         "producer_id": txn.producer_id,
         "producer_epoch": txn.producer_epoch,
-        "group_id": txn.transactional_id,
+        "group_id": group,
     }
 
 
@@ -67,7 +68,7 @@ def begin_addition(
         txn,
         topic_partitions,
         BegunRequest(cluster, kind, name, "AddPartitionsToTxn", partitions, deadline),
-        BegunRequest(cluster, kind, name, "AddOffsetsToTxn", _added_offsets(txn), deadline),
+        BegunRequest(cluster, kind, name, "AddOffsetsToTxn", added_offsets(txn, txn.transactional_id), deadline),
     )
 
 
@@ -135,7 +136,7 @@ def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
         "AddOffsetsToTxn",
         lambda response: response.error_code,
         deadline,
-        **_added_offsets(txn),
+        **added_offsets(txn, txn.transactional_id),
     )
     raise_for_code(response.error_code, "AddOffsetsToTxn", f"AddOffsetsToTxn of {txn}", key=txn.transactional_id)
 
