@@ -257,3 +257,22 @@ def test_a_report_is_done_when_all_is_in_place_or_further_and_says_so_in_a_line(
     active = sentence(replace(waiting, is_active_at_origin=True), "east", "west")
     assert active.endswith("; still active at east: stop its consumers before you move it")
     assert report.document()["groups"][0]["partitions"][0]["to_offset"] == 115
+
+
+@pytest.mark.parametrize(
+    ("offset", "are_final", "outcome", "to_offset"),
+    [
+        (26, False, Outcome.WAITS, None),
+        (26, True, Outcome.TRANSLATED, 3),
+        (27, True, Outcome.WAITS, None),
+    ],
+    ids=["copies may come", "no copy comes any more", "not mirrored up to there"],
+)
+def test_who_has_read_all_of_a_partition_without_copies_continues_at_its_end_once_no_copy_comes(
+    offset: int, are_final: bool, outcome: Outcome, to_offset: int | None
+) -> None:
+    """Its log has markers, of transactions with records of other partitions."""
+    logs = replace(LOGS, other_ends={THERE: 3}, are_ends_final=are_final)
+    rows = [(SOURCE, "aborted", 10, 25, None, 2), (SOURCE, "abort", 25, 26, None, 2)]
+    evaluation = evaluated(offset, logs, rows=rows)
+    assert (evaluation.outcome, evaluation.to_offset) == (outcome, to_offset)

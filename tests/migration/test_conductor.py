@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.migration.fake_effects import DENY, FakeEffects, Kill, KilledError
+from tests.migration.fake_effects import DENY, FakeEffects, FakeOwner, Kill, KilledError
 from tests.migration.stage import Stage
 
 from shallow_mirror.checkpoints.logs.topics import TopicControls
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, FencedError, RetriableError
+from shallow_mirror.groups.report import GroupsReport, Outcome
 from shallow_mirror.migration import Phase, WaitsForOutsideError
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.types import TopicPartition
 
 
 def effect_count(direction: Direction, *, is_denied: bool) -> int:
@@ -134,3 +137,52 @@ def test_records_written_after_the_writers_had_stopped_are_copied_before_the_poi
     conductor.run()
     assert [row.step for row in stage.owner.rows_so_far if row.event == "reopened"] == ["stop writers"]
     assert stage.world.logs["west"] >= stage.world.logs["east"]
+
+
+def test_a_topic_that_groups_read_since_the_check_is_checked_before_anybody_is_asked_for_its_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    conductor = stage.conductor(Direction.MOVE, Kill())
+    effects: Any = conductor._effects
+    move_groups, listed = effects.move_groups, list(stage.world.topics)
+
+    def with_later_topic(*, is_applied: bool) -> GroupsReport | None:
+        report: GroupsReport = move_groups(is_applied=is_applied)
+        if len(stage.world.topics) > len(listed) or any(row.event == "reopened" for row in stage.owner.rows_so_far):
+            return report
+        stage.world.topics.append("orders.new")
+        (group,) = report.groups
+        later = group.partitions[0]._replace(topic_partition=TopicPartition("orders.new", 0), outcome=Outcome.WAITS)
+        return replace(report, groups=(replace(group, partitions=(*group.partitions, later)),))
+
+    monkeypatch.setattr(effects, "move_groups", with_later_topic)
+    conductor.begin(Direction.MOVE)
+    conductor.run()
+    assert [row.step for row in stage.owner.rows_so_far if row.event == "reopened"] == ["check"]
+    assert any("orders.new appeared since the check" in sentence for sentence in stage.operator.sentences)
+    assert not any("make these offsets committable" in request for request in stage.operator.requests)
+
+
+def test_a_conductor_that_is_fenced_commits_no_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    conductor = stage.conductor(Direction.MOVE, Kill())
+    effects: Any = conductor._effects
+    calls: list[bool] = []
+
+    class Owner(FakeOwner):
+        def rows(self) -> Any:
+            if calls:
+                raise FencedError("conductor 2 has taken over")
+            return super().rows()
+
+    def move_groups(*, is_applied: bool) -> GroupsReport | None:
+        calls.append(is_applied)
+        raise RetriableError("PRODUCER_FENCED", "the transaction of another conductor")
+
+    conductor._owner = Owner(stage.owner.rows_so_far, stage.owner.kill, stage.owner.now_ms)
+    monkeypatch.setattr(effects, "move_groups", move_groups)
+    conductor.begin(Direction.MOVE)
+    with pytest.raises(FencedError):
+        conductor.run()
+    assert calls == [True], "it would end the transaction of the conductor that has taken over"

@@ -71,6 +71,7 @@ def test_groups_whose_offsets_were_deleted_since_they_were_listed_are_none(
     monkeypatch.setattr(Passage, "group_offsets", lambda _: next(found))
     wave = files.config.waves[0].model_copy(update={"groups": ["billing"]})
     with closing(Passage(files, wave, Direction.MOVE)) as passage:
+        passage.use_topics(["orders"])
         if left:
             with pytest.raises(ConfigError, match="no group of this name"):
                 passage.move_groups(is_applied=False)

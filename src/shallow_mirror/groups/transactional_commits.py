@@ -17,7 +17,7 @@ from shallow_mirror.groups.group_client import GroupClient, Offsets
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SlotTxn, TopicPartition
 
-_STABLE_POLL_MS = 20
+_VISIBLE_MS, _POLL_MS = 5_000, 20
 
 
 class TransactionalCommits(GroupClient):
@@ -73,7 +73,7 @@ class TransactionalCommits(GroupClient):
                 f"{self._where}: {counted(len(self._prepared), 'group')} may have been committed: the transaction "
                 f"{self._transactional_id} was ended by another process, or by its timeout",
             )
-        self._await_stable(sorted(self._prepared))
+        self._await_visible()
         self._prepared.clear()
 
     def _changed(self, groups: Sequence[str]) -> list[str]:
@@ -87,10 +87,13 @@ class TransactionalCommits(GroupClient):
                 changed.append(group)
         return changed
 
-    def _await_stable(self, groups: Sequence[str]) -> None:
+    def _await_visible(self) -> None:
         """Wait until the offsets can be read: markers are written behind the end."""
-        deadline = self._deadline()
-        while any(offset.offset is None for offsets in self.committed(groups).values() for offset in offsets):
-            if deadline.is_over():
+        deadline = self._deadline().sooner(_VISIBLE_MS)
+        while not deadline.is_over():
+            now = self.committed(sorted(self._prepared))
+            # Of a group that had none, an offset that waits for its marker is not listed at all.
+            visible = {group: {offset.topic_partition for offset in now[group] if offset.offset is not None} for group in now}
+            if all(self._prepared[group].keys() <= visible[group] for group in now):
                 return
-            self._cluster.wait(_STABLE_POLL_MS, deadline)
+            self._cluster.wait(_POLL_MS, deadline)

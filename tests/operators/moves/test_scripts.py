@@ -22,6 +22,7 @@ from tests.operators.moves.actions import (
     PutBackMigration,
     ResetGroup,
     Settle,
+    StopConsumers,
     WritersComeAgain,
 )
 from tests.operators.moves.commands import Commands, Kill
@@ -117,6 +118,19 @@ def test_a_conductor_that_stood_still_is_fenced(performed: Performed) -> None:
     done = performed(Let(10), Conduct("run", meanwhile=still), KillMirror(0), GrowTopic(0), Let(10))
     assert done.finding is None
     assert any("<- FencedError" in event for event in done.events)
+
+
+@pytest.mark.parametrize("request_number", [28, *(pytest.param(number, marks=pytest.mark.long) for number in (26, 27, 30))])
+def test_a_conductor_that_stood_still_behind_its_look_at_groups_sets_none_back(performed: Performed, request_number: int) -> None:
+    """The other one finishes the wave; then the group, which has read on, stands still for a moment."""
+    still = (
+        (Step.CHECK, 20, KillMirror(2)),
+        (Step.VERIFY_REST, 4, StopConsumers(0)),
+        (Step.COMMIT_GROUPS, request_number, AnotherConductor(is_rollback=False)),
+    )
+    setting = Setting(waves=("a", "b"), quiet="2 seconds", seed=44225)
+    done = performed(Let(10), Conduct("run", meanwhile=still, choice=97523), setting=setting)
+    assert done.finding is None
 
 
 def test_a_group_that_was_reset_after_it_came_back_is_moved_once_its_former_offset_is_deleted(performed: Performed) -> None:
