@@ -30,7 +30,7 @@ class Committing:
         self.names, self.partition, self.to = (f"{topic}.app", f"{topic}.billing"), TopicPartition(topic, 0), to
 
     def look(self) -> None:
-        self.client.begin()
+        self.client.begin_commits()
         self.client.listed()
         begun = self.client.begin_committed(self.names)
         for name in self.names:
@@ -169,7 +169,7 @@ def commits() -> Iterator[Callable[..., tuple[StrictCluster, GroupCommits]]]:
         cluster.create_topic("orders", 2)
         config = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap})
         with closing(TransactionalCommits(config, "target cluster west", None, "m-groups", 60_000)) as client:
-            client.begin()
+            client.begin_commits()
             yield lambda: (cluster, GroupCommits(client))
 
 

@@ -90,3 +90,5 @@ def test_what_is_missing_on_groups_and_transactional_ids_is_named(fake: StrictCl
         "grant Write on transactional id m-0",
         "grant Read on group m-0",
     ]
+    (problem,) = missing_in_transactions(view, "m-groups", "needed", with_receipts=False)
+    assert "grant Write on transactional id m-groups" in problem

@@ -74,6 +74,9 @@ class GroupClient:
         """Return a sentence for each offset that was refused. Raises OutcomeUnknownError."""
         return self._groups.commit(group, offsets, self._deadline())
 
+    def begin_commits(self) -> None:
+        """Do nothing: offsets are committed one by one. To be called before those are read on which commits are based."""
+
     def commit_together(self, offsets: Mapping[str, Offsets]) -> dict[str, dict[TopicPartition, str]]:
         """Commit offsets of at most AT_ONCE groups. Return a sentence for each that was not committed, by group."""
         begun = self._groups.begin_commits(offsets, self._deadline(), _PURPOSES)

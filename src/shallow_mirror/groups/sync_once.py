@@ -49,14 +49,11 @@ def sync_groups(
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only offsets of the source's groups are recorded")
         noted = positions_as_of(storage.best_effort_tables(), as_of)
-    opened = GroupOffsets(
-        config,
-        "target" if is_reverse else "source",
-        timeout_s=REQUEST_S,
-        transactional_id=transactional_id if is_applied else None,
-    )
+    opened = GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S, transactional_id=transactional_id)
     with closing(opened) as groups:
         on_wait(f"{groups.other_name} to answer")
+        if is_applied:
+            groups.other.begin_commits()
         groups.require(groups.other, offset_map)
         on_wait(f"the groups of {groups.origin_name} and their committed offsets")
         if noted is None:

@@ -28,6 +28,9 @@ from shallow_mirror.groups.transactional_commits import TransactionalCommits
 from shallow_mirror.sinks.kafka import Origin
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
+COMMIT_TIMEOUT_MS = 60_000
+"""Timeout of transactions that commit offsets. Of a process that was killed, they keep consumers of the groups waiting."""
+
 
 class Committed(NamedTuple):
     """An offset of a group on the origin. `topic_id`: of the source's topic then; None: the one that the topic has now."""
@@ -168,21 +171,18 @@ class GroupOffsets(GroupCommits):
         timeout_s: float | None = None,
         transactional_id: str | None = None,
     ) -> None:
-        """`transactional_id`: commit in transactions of this id (`TransactionalCommits`), which begin here. Raises RetriableError
-        and ConfigError then."""
+        """Connect at the first request. `transactional_id`: commit in transactions of this id (`TransactionalCommits`)."""
         self._config = config
         names = (config.source_cluster_name, config.target_cluster_name)
         clients = (config.source.client, config.target.client)
         self.origin_name, self.other_name = names if side == "source" else names[::-1]
         of_origin, of_other = clients if side == "source" else clients[::-1]
-        self.origin, other = (
-            GroupClient(of_origin, self.origin_name, timeout_s),
-            GroupClient(of_other, self.other_name, timeout_s),
-        )
-        if transactional_id is not None:
-            timeout_ms = config.write.transaction_timeout_ms
+        self.origin = GroupClient(of_origin, self.origin_name, timeout_s)
+        if transactional_id is None:
+            other = GroupClient(of_other, self.other_name, timeout_s)
+        else:
+            timeout_ms = min(config.write.transaction_timeout_ms, COMMIT_TIMEOUT_MS)
             other = TransactionalCommits(of_other, self.other_name, timeout_s, transactional_id, timeout_ms)
-            other.begin()
         super().__init__(other, side)
         self.source, self.target = (self.origin, other) if side == "source" else (other, self.origin)
 

@@ -23,7 +23,7 @@ _VISIBLE_MS, _POLL_MS = 5_000, 20
 class TransactionalCommits(GroupClient):
     """Groups of one cluster. `commit_together` only prepares offsets, `finish_commits` commits all that were prepared.
 
-    Raises RetriableError, ConfigError, OutcomeUnknownError: everything is to be done again, from `begin` on.
+    Raises RetriableError, ConfigError, OutcomeUnknownError: everything is to be done again, from `begin_commits` on.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TransactionalCommits(GroupClient):
         """What groups had when they were looked at."""
         self._prepared: dict[str, dict[TopicPartition, int]] = {}
 
-    def begin(self) -> None:
+    def begin_commits(self) -> None:
         """End what others have prepared, and what this client has. Before the offsets are read on which commits are based."""
         self._txn = init_producer_id(self._cluster, self._transactional_id, self._transaction_timeout_ms, self._deadline())
         self._seen.clear()

@@ -240,7 +240,7 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
     if passage.direction is Direction.MOVE:
         yield from missing_on_groups(other, groups, "needed to commit its offsets")
         if groups:
-            yield from missing_in_transactions(other, passage.commit_id, in_txn)
+            yield from missing_in_transactions(other, passage.commit_id, in_txn, with_receipts=False)
         if passage.reverse is not None:
             yield from missing_on_groups(origin, groups, "needed to commit its offsets in a rollback")
         return
@@ -249,7 +249,7 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
         committing = UserView(source, passage.files.mirror.source_cluster_name)
         yield from missing_on_groups(committing, groups, "needed to commit its offsets")
         if groups:
-            yield from missing_in_transactions(committing, passage.commit_id, in_txn)
+            yield from missing_in_transactions(committing, passage.commit_id, in_txn, with_receipts=False)
 
 
 def notes_of(passage: Passage) -> list[str]:

@@ -39,11 +39,11 @@ def return_groups(
     """
     is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (
-        closing(
-            GroupOffsets(mirror, "target", timeout_s=REQUEST_S, transactional_id=transactional_id if is_applied else None)
-        ) as through_move,
+        closing(GroupOffsets(mirror, "target", timeout_s=REQUEST_S, transactional_id=transactional_id)) as through_move,
         closing(GroupOffsets(reverse, "source", timeout_s=REQUEST_S)) as through_reverse,
     ):
+        if is_applied:
+            through_move.other.begin_commits()
         committed = through_move.committed(lambda group: is_wanted(group) is not None)
         below, above = split(committed, boundary, _mirrored_topics(reverse))
         returned = _evaluated(through_reverse, reverse, above)

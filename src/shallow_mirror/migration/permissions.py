@@ -68,9 +68,10 @@ def missing_to_delete(view: UserView, absent_groups: Sequence[str], what_for: st
         yield from _sentences(view, missing_delete_permissions(view.cluster, absent_groups, request_deadline()), what_for)
 
 
-def missing_in_transactions(view: UserView, transactional_id: str, what_for: str) -> Iterator[str]:
-    """Yield a sentence for each missing permission to write in transactions of this id, with receipts."""
-    yield from _sentences(view, missing_slot_permissions(view.cluster, transactional_id, request_deadline()), what_for)
+def missing_in_transactions(view: UserView, transactional_id: str, what_for: str, *, with_receipts: bool = True) -> Iterator[str]:
+    """Yield a sentence for each missing permission to write in transactions of this id."""
+    missing = missing_slot_permissions(view.cluster, transactional_id, request_deadline(), with_receipts=with_receipts)
+    yield from _sentences(view, missing, what_for)
 
 
 def missing_to_change_acls(view: UserView, what_for: str) -> Iterator[str]:

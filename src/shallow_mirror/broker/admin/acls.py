@@ -71,20 +71,26 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Pe
     )
 
 
-def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
-    """Return the missing permissions for `name` as transactional id and group. Raises RetriableError, BrokerTooOldError.
+def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline, *, with_receipts: bool = True) -> list[str]:
+    """Return the missing permissions for `name` as transactional id, and as group. Raises RetriableError, BrokerTooOldError.
+
+    Without `with_receipts`, it is no group.
 
     Any broker is asked, with requests that no coordinator accepts: EndTxn of an impossible producer id, and Heartbeat of an
     unknown member. Brokers check the ACL before anything else, so nothing is created, and it does not matter which broker
     coordinates, or whether the topics of transactions and groups exist or are visible.
     """
-    return cluster.retrying("requesting authorized operations", lambda attempt: _missing_once(cluster, name, attempt), deadline)
+    return cluster.retrying(
+        "requesting authorized operations", lambda attempt: _missing_once(cluster, name, attempt, with_receipts), deadline
+    )
 
 
-def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
+def _missing_once(cluster: Cluster, name: str, deadline: Deadline, with_receipts: bool) -> list[str]:
     broker = cluster.any_broker(deadline)
     end_txn_response = call(broker, "EndTxn", deadline, transactional_id=name, producer_id=-1, producer_epoch=-1, committed=False)
-    codes = [("EndTxn", int(end_txn_response.error_code)), _ask_to_commit(broker, name, deadline)]
+    codes = [("EndTxn", int(end_txn_response.error_code))]
+    if with_receipts:
+        codes.append(_ask_to_commit(broker, name, deadline))
     return [refusal(code, api, key=name) for api, code in codes if is_forbidden(code)]
 
 
