@@ -31,6 +31,8 @@ REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
 """`offsets.retention.minutes` of the target is a week by default."""
 RINGS_EVERY_S = 60.0
 """How often a running mirror reads the registrations of others, and passes on what is new in them."""
+REGISTRATION_TOPICS = 3
+"""How many topics the registration is committed for: it is deleted with a topic, and is not to be missed until it is written again."""
 RING_PATIENCE_S = 3 * RINGS_EVERY_S
 """So long the mirror that has to stop may take to find a ring; then this one stops as well."""
 
@@ -55,9 +57,9 @@ class CycleDetector:
         self._exempt: frozenset[str] = frozenset()
         self._returned: frozenset[str] = frozenset()
         self._since_ms = now_ms()
-        self._registered: tuple[str, str] | None = None
-        """Target topic and text of the registration."""
-        self._note_topic: str | None = None
+        self._registered: tuple[tuple[str, ...], str] | None = None
+        """Target topics and text of the registration."""
+        self._note_topics: tuple[str, ...] = ()
         self._registration_due_at = -math.inf
         self._rings_due_at = -math.inf
         self._repeated = RepeatedWarnings()
@@ -191,15 +193,15 @@ class CycleDetector:
             raise self._ending
 
     def refresh_registration(self, routes: Mapping[str, str]) -> None:
-        """Write the registration once there is a topic to commit it for, if it or its topic changed, and before it expires."""
+        """Write the registration once there is a topic to commit it for, if it or its topics changed, and before it expires."""
         if not routes or self._ending is not None:
             return
         origin = self._origin()
-        topic, note = self._topic_of_note(routes), origin.build(MAX_NOTE_BYTES)
-        is_changed = self._registered is not None and (topic, note) != self._registered
+        self._note_topics, note = self._topics_of_note(routes), origin.build(MAX_NOTE_BYTES)
+        is_changed = self._registered is not None and (self._note_topics, note) != self._registered
         if is_changed or time.monotonic() >= self._registration_due_at:
-            is_written = self._write_note(topic, note)
-            self._registered = (topic, note) if is_written else None
+            is_written = self._write_note(note)
+            self._registered = (self._note_topics, note) if is_written else None
             self._warn_of_left_out(origin, note)
             self._registration_due_at = time.monotonic() + (REGISTRATION_EVERY_S if is_written else REGISTRATION_RETRY_S)
 
@@ -213,12 +215,11 @@ class CycleDetector:
                 "replication rings are not detected",
             )
 
-    def _topic_of_note(self, routes: Mapping[str, str]) -> str:
-        """Return the target topic that the registration is committed for: the same one as long as it is mirrored and there."""
-        if self._note_topic not in routes.values():
-            self._note_topic = min(routes.values())
-        assert self._note_topic is not None
-        return self._note_topic
+    def _topics_of_note(self, routes: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the target topics that the registration is committed for: the same ones as long as they are mirrored and there."""
+        targets = set(routes.values())
+        kept = [topic for topic in self._note_topics if topic in targets]
+        return tuple([*kept, *sorted(targets.difference(kept))][:REGISTRATION_TOPICS])
 
     def _origin(self) -> Origin:
         config = self._config
@@ -235,23 +236,25 @@ class CycleDetector:
 
     def _withdraw(self) -> None:
         """Register that nothing is copied any more, so that the other mirrors of a ring can be started again."""
-        if self._registered is not None and self._note_topic is not None:
-            self._write_note(self._note_topic, replace(self._origin(), include=()).build(MAX_NOTE_BYTES))
+        if self._registered is not None:
+            self._write_note(replace(self._origin(), include=()).build(MAX_NOTE_BYTES))
             self._registered = None
 
     @property
-    def registered_at(self) -> str | None:
-        """Return the target topic that the registration was committed for; None if there is none."""
-        return None if self._registered is None else self._registered[0]
+    def registered_at(self) -> tuple[str, ...]:
+        """Return the target topics that the registration was committed for; none if there is no registration."""
+        return () if self._registered is None else self._registered[0]
 
-    def _write_note(self, target_topic: str, note: str) -> bool:
-        group = f"{self._config.mirror}{GROUP_SUFFIX}"
-        try:
-            write_group_note(self._config.target.client, group, target_topic, note, timeout_s=_REQUEST_S)
-        except (RetriableError, OutcomeUnknownError, ConfigError) as error:
-            self._repeated.warn("writing", f"other mirrors will not detect replication cycles through this one: {error}")
-            return False
-        return True
+    def _write_note(self, note: str) -> bool:
+        """Return whether it was written for all topics."""
+        group, is_written = f"{self._config.mirror}{GROUP_SUFFIX}", True
+        for topic in self._note_topics:
+            try:
+                write_group_note(self._config.target.client, group, topic, note, timeout_s=_REQUEST_S)
+            except (RetriableError, OutcomeUnknownError, ConfigError) as error:
+                self._repeated.warn("writing", f"other mirrors will not detect replication cycles through this one: {error}")
+                is_written = False
+        return is_written
 
     def require_no_cycles(self, topics: Iterable[str]) -> None:
         """Raise ConfigError with every reason not to mirror `topics` as the mirror file says."""

@@ -76,6 +76,8 @@ class FakeWorld:
     """Sides to which only the mirror may write."""
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
+    prepared: dict[str, int] = field(default_factory=dict)
+    """Offsets of the group in a transaction that is open, by side."""
     now_s: float = 0.0
 
     def tick(self, seconds: float) -> None:
@@ -180,7 +182,10 @@ class FakeEffects:
         step = GroupStep.IN_PLACE if self._world.group.get(self.other_alias) == offset else GroupStep.TO_COMMIT
         if is_applied and step is GroupStep.TO_COMMIT:
             assert self._world.is_reading == "", "offsets of a running group were committed"
-            self._world.group[self.other_alias] = offset
+            self._world.prepared[self.other_alias] = offset
+            self._kill()
+            self._world.group.update(self._world.prepared)
+            self._world.prepared.clear()
             step = GroupStep.COMMITTED
         self._kill()
         partition = GroupPartition(
@@ -193,6 +198,10 @@ class FakeEffects:
         )
         group = Group(name="billing", partitions=(partition,), state="empty")
         return GroupsReport(mirror="m", origin=self.origin_alias, other=self.other_alias, groups=(group,))
+
+    def end_commits(self) -> None:
+        self._kill()
+        self._world.prepared.clear()
 
     def missing_denies(self) -> Sequence[Acl]:
         return [] if DENY in self._world.denied[self.origin_alias] else [DENY]

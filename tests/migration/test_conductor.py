@@ -79,6 +79,7 @@ def test_an_abort_at_any_effect_before_the_point_of_no_return_leaves_nothing_beh
         assert stage.abort() is Phase.AT_SOURCE
         assert stage.world.read_only == {"west"}
         assert stage.world.handed == {}
+        assert stage.world.prepared == {}
         assert stage.world.denied == {"east": set(), "west": set()}
         stage.world.writers = stage.world.is_reading = "east"
         assert stage.perform(Direction.MOVE) is Phase.MOVED, at

@@ -69,14 +69,14 @@ class ControlNote:
 
 
 class NewestControl:
-    """Of one mirror. The note is in the metadata of an offset of the group `<mirror>-controls`, of the topic where the mirror is
+    """Of one mirror. The note is in the metadata of offsets of the group `<mirror>-controls`, of the topics where the mirror is
     registered."""
 
     def __init__(self, client: ClientConfig, mirror: str, map_id: str) -> None:
         """`client`: of the target."""
         self._client, self._mirror, self._map_id = client, mirror, map_id
-        self._kept: tuple[ControlNote, str] | None = None
-        """Note that was written last, and the topic of the registration."""
+        self._kept: tuple[ControlNote, Sequence[str]] | None = None
+        """Note that was written last, and the topics of the registration."""
         self._due_at = 0.0
         self._warnings = RepeatedWarnings()
 
@@ -105,14 +105,14 @@ class NewestControl:
             "paused, handed over, forgotten or failed over since",
         )
 
-    def keep(self, rows: Sequence[ControlRow], topic: str | None) -> bool:
-        """Note the last row if it or the topic changed, and before the note expires. `topic`: of the mirror's registration.
+    def keep(self, rows: Sequence[ControlRow], topics: Sequence[str]) -> bool:
+        """Note the last row if it or the topics changed, and before the note expires. `topics`: of the mirror's registration.
 
         Return as `note`.
         """
-        if topic is None or not rows:
+        if not topics or not rows:
             return True
-        kept = (ControlNote.newest(self._map_id, rows), topic)
+        kept = (ControlNote.newest(self._map_id, rows), topics)
         if kept == self._kept and time.monotonic() < self._due_at:
             return True
         is_answered = self.note(rows)

@@ -142,6 +142,8 @@ class WaveConductor:
             # Behind the effect: a crash in between deletes them once more, which finds nothing to do.
             self._append(ADMITTED, detail={"direction": state.direction.value})
         self._retried(self._effects.resume)
+        if state.next_step is not None and state.next_step.step is Step.COMMIT_GROUPS:
+            self._retried(self._effects.end_commits)  # that a conductor may have prepared which was killed
         # Behind the rest: whatever they let through can be written and is copied.
         self._hooks.undo(state)
         self._append(ABORTED)

@@ -23,7 +23,7 @@ from shallow_mirror.sinks.kafka import GROUP_SUFFIX
 class NewestRow:
     """Of the table of one migration or fail-over. `name`: its id.
 
-    The note is in the metadata of an offset of the group `<mirror>-steps.<name>`, of the topic where the mirror is registered.
+    The note is in the metadata of offsets of the group `<mirror>-steps.<name>`, of the topics where the mirror is registered.
     """
 
     mirror: MirrorConfig
@@ -54,17 +54,17 @@ class NewestRow:
         Where the target refuses it or does not answer, that is logged: the step continues without.
         """
         try:
-            newest, topic = self._read()
+            newest, topics = self._read()
             if newest is not None and newest.conductor_epoch >= row.conductor_epoch and newest.run_id != row.run_id:
                 raise FencedError(f"a conductor with another copy of the table has written {newest}")
-            if topic is not None:
-                note = RowNote.of(row).build()
+            note = RowNote.of(row).build()
+            for topic in topics:
                 write_group_note(self.mirror.target.client, self.group, topic, note, timeout_s=REQUEST_MS / 1000)
         except (RetriableError, OutcomeUnknownError, ConfigError) as error:
             self._warnings.warn("note", f"an older copy of the table of {self.name} will not be noticed: {error}")
 
-    def _read(self) -> tuple[RowNote | None, str | None]:
-        """Return the newest note, and the topic where the mirror is registered; None before its first run."""
+    def _read(self) -> tuple[RowNote | None, Sequence[str]]:
+        """Return the newest note, and the topics where the mirror is registered; none before its first run."""
         deadline = request_deadline()
         with closing(Cluster(self.mirror.target.client)) as cluster:
             groups = ConsumerGroups(cluster, "target")
@@ -72,4 +72,4 @@ class NewestRow:
             registered = groups.committed(f"{self.mirror.mirror}{GROUP_SUFFIX}", deadline)
         notes = [note for offset in offsets if (note := RowNote.parse(offset.metadata)) is not None]
         newest = max(notes, key=lambda note: note.position, default=None)
-        return newest, registered[0].topic_partition.topic if registered else None
+        return newest, [offset.topic_partition.topic for offset in registered]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,8 +24,10 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.offset_translation import Side
 from shallow_mirror.groups.report import GroupsReport
-from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.groups.sync_once import REQUEST_S, sync_groups
+from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import return_groups
 from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
@@ -244,6 +247,13 @@ class Passage:
             if self.group_offsets():
                 raise
             return None  # the offsets were deleted since, with their topic
+
+    def end_commits(self) -> None:
+        """Take back the offsets of groups that were prepared in a transaction and not committed."""
+        if self.wave.groups:
+            side: Side = "source" if self.direction is Direction.MOVE else "target"
+            with closing(GroupOffsets(self.files.mirror, side, timeout_s=REQUEST_S, transactional_id=self.commit_id)) as groups:
+                groups.other.begin_commits()
 
     def _require_map_of_move(self) -> None:
         """Raise ConfigError if the map of the move lacks rows that it had: offsets of groups would be translated to earlier ones.

@@ -289,17 +289,25 @@ def test_a_registration_that_was_deleted_is_not_passed_on_in_circles(world: Worl
     assert not _registered(world, "B", "ab")
 
 
-def test_a_mirror_registers_for_another_topic_once_that_of_its_registration_is_gone(world: World) -> None:
-    world.clusters["A"].create_topic("later")
-    there = world.mirror("ab", include=["orders", "later"]).start()
-    assert {key[1][0] for key in world.clusters["B"].groups.offsets} == {"later"}
-    world.clusters["B"].delete_topic("later")
-    assert not _registered(world, "B", "ab")
-    del there.routes["later"]
-    assert not there.look()
+def test_a_mirror_is_registered_while_one_topic_of_its_registration_is_left_and_then_for_others(world: World) -> None:
+    for topic in ("a", "b", "z"):
+        world.clusters["A"].create_topic(topic)
+    there, cluster = world.mirror("ab", include=["orders", "a", "b", "z"]).start(), world.clusters["B"]
+
+    def delete(topic: str) -> None:
+        cluster.delete_topic(topic)
+        del there.routes[topic]
+
+    assert {key[1][0] for key in cluster.groups.offsets} == {"a", "b", "orders"}
+    delete("a")
+    delete("b")
     assert _registered(world, "B", "ab")
+    delete("orders")
+    assert not _registered(world, "B", "ab")
+    assert not there.look()
+    assert {key[1][0] for key in cluster.groups.offsets} == {"z"}
     with pytest.raises(ConfigError, match="would be a replication cycle"):
-        world.mirror("ba").start()
+        world.mirror("ba", include=["z"]).start()
 
 
 def _registered(world: World, cluster: str, mirror: str) -> bool:

@@ -22,7 +22,7 @@ class Cycles:
         self._may_copy = may_copy
         self.requested: list[Collection[str]] = []
 
-    registered_at = "orders"
+    registered_at = ("orders",)
 
     def exempt(self, topics: frozenset[str], returned: frozenset[str]) -> None: ...
 
@@ -42,8 +42,8 @@ class Newest:
         self.is_answering = True
         self.noted: list[tuple[str, str]] = []
 
-    def keep(self, rows: Sequence[ControlRow], topic: str | None) -> bool:
-        assert topic == "orders"
+    def keep(self, rows: Sequence[ControlRow], topics: Sequence[str]) -> bool:
+        assert topics == ("orders",)
         if self.is_answering and rows:
             self.noted.append((rows[-1].action, rows[-1].topic))
         return self.is_answering
