@@ -32,7 +32,7 @@ REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
 RINGS_EVERY_S = 60.0
 """How often a running mirror reads the registrations of others, and passes on what is new in them."""
 REGISTRATION_TOPICS = 3
-"""How many topics the registration is committed for: it is deleted with a topic, and is not to be missed until it is written again."""
+"""How many topics the registration is committed for: it is deleted with a topic, and others have to find it all the time."""
 RING_PATIENCE_S = 3 * RINGS_EVERY_S
 """So long the mirror that has to stop may take to find a ring; then this one stops as well."""
 
@@ -216,7 +216,7 @@ class CycleDetector:
             )
 
     def _topics_of_note(self, routes: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the target topics that the registration is committed for: the same ones as long as they are mirrored and there."""
+        """Return the target topics that the registration is committed for: the same ones while they are mirrored and there."""
         targets = set(routes.values())
         kept = [topic for topic in self._note_topics if topic in targets]
         return tuple([*kept, *sorted(targets.difference(kept))][:REGISTRATION_TOPICS])

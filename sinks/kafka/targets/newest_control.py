@@ -1,8 +1,8 @@
 """Driver: the newest row of a mirror's table `controls`, noted in the target cluster, so that older tables are noticed.
 
-Receipts tell it only where records were copied since. Nothing is, once a topic was handed over, failed over or forgotten; a mirror
-that does not know that would copy it again. The note is written behind its row, and in front of the mirror's answer to it. Kafka
-keeps it for `offsets.retention.minutes`.
+Receipts tell it only where records were copied since. Nothing is, once a topic was handed over, failed over or forgotten; a
+mirror that does not know that would copy it again. The note is written behind its row, and in front of the mirror's answer to it.
+Kafka keeps it for `offsets.retention.minutes`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class NewestControl:
             str(ControlNote.newest(self._map_id, rows)),
             f"consumer group {self.group} on the target notes {noted}",
             what="row of the table controls",
-            if_lost="with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, without what was "
-            "paused, handed over, forgotten or failed over since",
+            if_lost="with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, without what "
+            "was paused, handed over, forgotten or failed over since",
         )
 
     def keep(self, rows: Sequence[ControlRow], topics: Sequence[str]) -> bool:
