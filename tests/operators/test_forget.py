@@ -148,11 +148,11 @@ def test_the_command_shows_first_and_closes_with_apply(
     assert len(world.controls().read().forgotten.at_ms) == is_applied
 
 
-def test_a_mirror_whose_target_topic_was_deleted_registers_for_another_one(world: World) -> None:
+def test_a_mirror_whose_target_topic_was_deleted_stays_registered_for_another_one(world: World) -> None:
     """The registration is a group offset, which brokers delete with its topic; without it no replication cycle is detected."""
-    assert _topics_of_registration(world) == {"a"}
+    assert _topics_of_registration(world) == {"a", "b"}
     world.delete_target_topic("a")
-    assert _topics_of_registration(world) == set()
+    assert _topics_of_registration(world) == {"b"}
     assert isinstance(world.run(Life()), IncompleteRunError)
     assert _topics_of_registration(world) == {"b"}
 
