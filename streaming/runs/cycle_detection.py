@@ -247,14 +247,13 @@ class CycleDetector:
 
     def _write_note(self, note: str) -> bool:
         """Return whether it was written for all topics."""
-        group, is_written = f"{self._config.mirror}{GROUP_SUFFIX}", True
-        for topic in self._note_topics:
-            try:
-                write_group_note(self._config.target.client, group, topic, note, timeout_s=_REQUEST_S)
-            except (RetriableError, OutcomeUnknownError, ConfigError) as error:
-                self._repeated.warn("writing", f"other mirrors will not detect replication cycles through this one: {error}")
-                is_written = False
-        return is_written
+        group = f"{self._config.mirror}{GROUP_SUFFIX}"
+        try:
+            write_group_note(self._config.target.client, group, self._note_topics, note, timeout_s=_REQUEST_S)
+        except (RetriableError, OutcomeUnknownError, ConfigError) as error:
+            self._repeated.warn("writing", f"other mirrors will not detect replication cycles through this one: {error}")
+            return False
+        return True
 
     def require_no_cycles(self, topics: Iterable[str]) -> None:
         """Raise ConfigError with every reason not to mirror `topics` as the mirror file says."""

@@ -12,7 +12,7 @@ from typing import Any
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.logs import QuarantineTable
-from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics, TopicControls
+from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
@@ -87,7 +87,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         attempt = self._recover()
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
-        self.forgotten = self._newest_controls().forgotten
+        # Raises OlderTablesError if the target knows of a command that the tables do not have.
+        self.forgotten = self.newest_control.require_in(Controls.open(self.storage.to_read()).read).forgotten
         targets = self._target_topics()
         planned_ids = self._register_partitions(targets)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
@@ -140,12 +141,6 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
         attempt.recover(self.supervisor.deadline())
         return attempt
-
-    def _newest_controls(self) -> TopicControls:
-        """Return the state of topics. Raises OlderTablesError if the target knows of a command that the tables do not have."""
-        table = Controls.open(self.storage.to_read())
-        self.newest_control.require_in(lambda: table.read().rows)
-        return table.read()
 
     def _target_topics(self) -> TargetTopics:
         return TargetTopics(

@@ -17,7 +17,7 @@ from typing import Self
 
 from shallow_mirror.broker import Cluster, ConsumerGroups, write_group_note
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.checkpoints.logs.topics import ControlRow
+from shallow_mirror.checkpoints.logs.topics import ControlRow, TopicControls
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.deadline import REQUEST_MS, request_deadline
 from shallow_mirror.errors import ConfigError, MirrorError, OlderTablesError, OutcomeUnknownError, RetriableError
@@ -84,19 +84,20 @@ class NewestControl:
     def group(self) -> str:
         return f"{self._mirror}-controls"
 
-    def require_in(self, read: Callable[[], Sequence[ControlRow]]) -> None:
-        """Raise OlderTablesError if the target has a note of a row that is not among those that `read` returns.
+    def require_in(self, read: Callable[[], TopicControls]) -> TopicControls:
+        """Return what `read` returns. Raise OlderTablesError if the target has a note of a row that is not in it.
 
         Where the user may not read notes, that is logged. Raises RetriableError.
         """
+        noted = None
         try:
             noted = max(self._read()[0], key=lambda note: note.sequence, default=None)
         except ConfigError as error:
             self._warn(error)
-            return
-        rows = read()  # behind the note: a row that was added meanwhile may be noted, and is among these
+        controls = read()  # behind the note: a row that was added meanwhile may be noted, and is among these
+        rows = controls.rows
         if noted is None or not noted.sequence or noted in {ControlNote.of(self._map_id, row) for row in rows}:
-            return
+            return controls
         raise OlderTablesError(
             str(ControlNote.newest(self._map_id, rows)),
             f"consumer group {self.group} on the target notes {noted}",
@@ -139,8 +140,7 @@ class NewestControl:
         """Note the last row, or that there is none. Raises as `write_group_note`."""
         note = ControlNote.newest(self._map_id, rows).build()
         # Also in place of the note of a topic where the mirror was registered before: of several, the highest one counts.
-        for topic in sorted(self._read()[1]):
-            write_group_note(self._client, self.group, topic, note, timeout_s=REQUEST_MS / 1000)
+        write_group_note(self._client, self.group, self._read()[1], note, timeout_s=REQUEST_MS / 1000)
 
     def _read(self) -> tuple[list[ControlNote], set[str]]:
         """Return the notes, and the topics where they are or the mirror is registered."""

@@ -1,4 +1,4 @@
-"""Driver: offsets of groups, committed together in a transaction, and only if nobody else has committed for them meanwhile.
+"""Driver: offsets of groups, committed together in a transaction, and only if none of them has changed meanwhile.
 
 OffsetCommit compares nothing: of a process that was suspended after its look at a group, the commit counts whenever it comes.
 Here, whoever begins later ends the transaction of whoever began before (InitProducerId), and whoever commits looks again in

@@ -58,8 +58,7 @@ class NewestRow:
             if newest is not None and newest.conductor_epoch >= row.conductor_epoch and newest.run_id != row.run_id:
                 raise FencedError(f"a conductor with another copy of the table has written {newest}")
             note = RowNote.of(row).build()
-            for topic in topics:
-                write_group_note(self.mirror.target.client, self.group, topic, note, timeout_s=REQUEST_MS / 1000)
+            write_group_note(self.mirror.target.client, self.group, topics, note, timeout_s=REQUEST_MS / 1000)
         except (RetriableError, OutcomeUnknownError, ConfigError) as error:
             self._warnings.warn("note", f"an older copy of the table of {self.name} will not be noticed: {error}")
 

@@ -169,8 +169,8 @@ def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> Old
 
 def _require_newest_controls(config: MirrorConfig | RestoreConfig, map_id: str, spark: Any) -> None:
     if isinstance(config, MirrorConfig):
-        table = Controls.open(TableStorage(config.table_location, spark))
-        NewestControl(config.target.client, config.mirror, map_id).require_in(lambda: table.read().rows)
+        controls = Controls.open(TableStorage(config.table_location, spark))
+        NewestControl(config.target.client, config.mirror, map_id).require_in(controls.read)
 
 
 def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError, spark: Any = None) -> None:

@@ -262,7 +262,7 @@ class _Preflight:
         def ask_controls() -> None:
             if offset_map is not None:
                 newest = NewestControl(self._config.target.client, self._config.mirror, offset_map.map_id)
-                newest.require_in(lambda: Controls.open(self._storage).read().rows)
+                newest.require_in(Controls.open(self._storage).read)
 
         self._findings += slot_problems(self._target, alias, names, offset_map, ask_controls, self._deadline)
 

@@ -32,7 +32,7 @@ def world(tmp_path: Path) -> Iterator[MovingWorld]:
 
 @pytest.fixture
 def errors(world: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> list[MirrorError]:
-    """Errors of mirrors, which nobody mends."""
+    """Return the errors with which mirrors end. No remedy is taken, and they are not started again."""
     found: list[MirrorError] = []
 
     def note(service: Service, error: MirrorError) -> None:

@@ -122,7 +122,7 @@ def test_a_conductor_that_stood_still_is_fenced(performed: Performed) -> None:
 
 @pytest.mark.parametrize("request_number", [28, *(pytest.param(number, marks=pytest.mark.long) for number in (26, 27, 30))])
 def test_a_conductor_that_stood_still_behind_its_look_at_groups_sets_none_back(performed: Performed, request_number: int) -> None:
-    """The other one finishes the wave; then the group, which has read on, stands still for a moment."""
+    """The other one finishes the wave; then the group, which has read further records, is stopped for a moment."""
     still = (
         (Step.CHECK, 20, KillMirror(2)),
         (Step.VERIFY_REST, 4, StopConsumers(0)),

@@ -7,7 +7,7 @@ unavailable for a moment (librdkafka issue 5040), and a mirror may run in it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -19,9 +19,9 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
-from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.broker.net.requests import call
 from shallow_mirror.broker.produce.txn.coordinator_requests import LOOK_FOR_COORDINATOR, BegunRequest, ask_coordinator
-from shallow_mirror.broker.produce.txn.txn_offsets import add_group_offsets
+from shallow_mirror.broker.produce.txn.txn_offsets import add_group_offsets, requested_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition
@@ -204,7 +204,13 @@ class ConsumerGroups:
         """
         if begun is not None and self._is_accepted(begun, deadline):
             return {}
-        fields = _commit_fields(group, offsets)
+        fields = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": requested_offsets("OffsetCommit", offsets),
+        }
         try:
             response = self._ask(group, "OffsetCommit", _worst_of_coordinator, deadline, begun=begun, **fields)
         except RetriableError as error:
@@ -257,26 +263,6 @@ class ConsumerGroups:
         raise RetriableError(error_name(code), what)
 
 
-def _commit_fields(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[str, Any]:
-    request = request_class("OffsetCommit").OffsetCommitRequestTopic
-    by_topic: dict[str, list[Any]] = {}
-    for topic_partition, (offset, metadata) in offsets.items():
-        partition = request.OffsetCommitRequestPartition(
-            partition_index=topic_partition.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
-            committed_metadata=metadata,
-        )
-        by_topic.setdefault(topic_partition.topic, []).append(partition)
-    return {
-        "group_id": group,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": [request(name=name, partitions=partitions) for name, partitions in by_topic.items()],
-    }
-
-
 def _worst_of_coordinator(response: Any) -> int:
     """Return the code of a coordinator that is not ready: it has all partitions of its group, or none."""
     codes = {partition.error_code for topic in response.topics for partition in topic.partitions}
@@ -291,16 +277,20 @@ def _refusal(code: int) -> str:
     return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"
 
 
-def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
-    """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
+def write_group_note(client: ClientConfig, group: str, topics: Collection[str], note: str, *, timeout_s: float) -> None:
+    """Commit a note at partition 0 of `topics`, instead of those before. Each is deleted with its topic, and after
+    offsets.retention.
 
-    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster refuses it.
+    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster refuses it for a topic.
     """
+    notes = {TopicPartition(topic, 0): (0, note) for topic in sorted(topics)}
+    if not notes:
+        return
     with closing(Cluster(client)) as cluster:
-        topic_partition = TopicPartition(topic, 0)
-        refusals = ConsumerGroups(cluster, "target").commit(group, {topic_partition: (0, note)}, _deadline(timeout_s))
+        refusals = ConsumerGroups(cluster, "target").commit(group, notes, _deadline(timeout_s))
     if refusals:
-        raise ConfigError(f"writing to the consumer group {group}: {refusals[topic_partition]}")
+        reasons = "; ".join(f"{place.topic}: {reason}" for place, reason in refusals.items())
+        raise ConfigError(f"writing to the consumer group {group}: {reasons}")
 
 
 def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:

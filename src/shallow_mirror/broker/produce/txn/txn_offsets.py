@@ -19,18 +19,24 @@ _OF_OFFSETS = frozenset({UNKNOWN_TOPIC_OR_PARTITION, _METADATA_TOO_LARGE, TOPIC_
 """Codes of one offset; all others are those of its group or of the transaction."""
 
 
-def offset_commit_fields(txn: SlotTxn, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[str, Any]:
-    """Return the fields of TxnOffsetCommit. `offsets` with their metadata."""
-    topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
+def requested_offsets(api: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> list[Any]:
+    """Return the topics of a request of OffsetCommit or TxnOffsetCommit. `offsets` with their metadata."""
+    topic = getattr(request_class(api), f"{api}RequestTopic")
+    partition = getattr(topic, f"{api}RequestPartition")
     by_topic: dict[str, list[Any]] = {}
     for topic_partition, (offset, metadata) in offsets.items():
-        partition = topic.TxnOffsetCommitRequestPartition(
+        requested = partition(
             partition_index=topic_partition.partition,
             committed_offset=offset,
             committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
             committed_metadata=metadata,
         )
-        by_topic.setdefault(topic_partition.topic, []).append(partition)
+        by_topic.setdefault(topic_partition.topic, []).append(requested)
+    return [topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
+
+
+def offset_commit_fields(txn: SlotTxn, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[str, Any]:
+    """Return the fields of TxnOffsetCommit. `offsets` with their metadata."""
     return {
         "transactional_id": txn.transactional_id,
         "group_id": group,
@@ -39,7 +45,7 @@ def offset_commit_fields(txn: SlotTxn, group: str, offsets: Mapping[TopicPartiti
         "generation_id": -1,
         "member_id": "",
         "group_instance_id": None,
-        "topics": [topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+        "topics": requested_offsets("TxnOffsetCommit", offsets),
     }
 
 
