@@ -18,7 +18,7 @@ def assert_nothing_differs(scene: Scene, cases: Sequence[Case]) -> list[str]:
         (case.fault, case.step, both)
         for case, check in zip(done, checked, strict=True)
         if (both := (check.differences, case.left_behind)) != ((), ())
-    ] == []
+    ] == [], scene.running_or_ended().log()[-4000:]
     assert sum(result.acknowledged for result in checked) > 0
     end = scene.finish()
     assert (end.differences, end.left_behind) == ((), ())

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.faults.check import Checked, Checker
+from tests.faults.check import Checked, Checker, Moment
 from tests.faults.end_offsets import settled_end_offsets
 from tests.faults.gate import Gate, PausedProcess
 from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
@@ -29,6 +29,9 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 PATIENCE_S = 300.0
 """Bound of every wait; nothing is asserted about how long it took."""
+
+MARKERS_PATIENCE_S = 120.0
+"""How long a target whose brokers were away may take to write the markers of transactions that the mirror has ended."""
 
 TRANSACTION_TIMEOUT_MS = 60_000
 
@@ -84,7 +87,8 @@ class Scene:
 
     Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
     proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
-    `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed.
+    `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed. Where they are, a
+    partition may have taken no marker yet, and the mirror goes on with the others (`target_availability`).
     `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target. `tables_uri` is
     what the mirror's file calls its tables, where that is not `tables`, the folder in which they are files. `keeps_offsets`: every
     record has to be at its own offset on the target.
@@ -287,11 +291,20 @@ class Scene:
     def _check(self) -> Future[Checked]:
         """To be called while the mirror stands between two micro-batches. One check at a time, in their order."""
         self._checks.submit(_nothing).result()
-        checked = self._checks.submit(self._checker.check, self._checker.look())
+        checked = self._checks.submit(self._checker.check, self._look())
         if not self.checks_meanwhile:
             self._gate.forget()  # on a busy machine a check may take longer than the mirror's transactions may stay open
             wait([checked])
         return checked
+
+    def _look(self) -> Moment:
+        """Where brokers were away: between two micro-batches behind which nothing is open, if one comes in time."""
+        moment, give_up_at = self._checker.look(), time.monotonic() + MARKERS_PATIENCE_S
+        while moment.still_open and not self.checks_meanwhile and time.monotonic() < give_up_at:
+            self._gate.await_step(self.between)
+            self._wait_for(self.between, self.running())
+            moment = self._checker.look()
+        return moment
 
     def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
         """Return how the harmed mirror ended; it, or its successor, has recovered on return."""

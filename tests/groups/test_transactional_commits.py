@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -19,6 +20,8 @@ from shallow_mirror.groups.report import GroupPartition, Outcome, Step
 from shallow_mirror.groups.sync_plan import GroupCommits
 from shallow_mirror.groups.transactional_commits import TransactionalCommits
 from shallow_mirror.types import TopicPartition
+
+MARKERS_PATIENCE_S = 30.0
 
 
 class Committing:
@@ -56,8 +59,14 @@ class World:
         return self.processes[-1]
 
     def offsets(self) -> list[int | None]:
-        found = self.plain.committed([f"{self.topic}.app", f"{self.topic}.billing"])
-        return [next((offset.offset for offset in offsets), None) for offsets in found.values()]
+        """Wait for markers that are still to come, and return what each group has."""
+        give_up_at = time.monotonic() + MARKERS_PATIENCE_S
+        while True:
+            found = self.plain.committed([f"{self.topic}.app", f"{self.topic}.billing"])
+            if all(offset.offset is not None for offsets in found.values() for offset in offsets):
+                return [next((offset.offset for offset in offsets), None) for offsets in found.values()]
+            assert time.monotonic() < give_up_at, found
+            time.sleep(0.05)
 
     def close(self) -> None:
         for client in (self.plain, *(process.client for process in self.processes)):
