@@ -15,8 +15,10 @@ from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror import cli
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import BatchRefusedError, ConfigError
+from shallow_mirror.errors import BatchRefusedError, ConfigError, IncompleteRunError, TopicRecreatedError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.verify import verify_mirror
@@ -191,6 +193,47 @@ def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hol
     assert sum(sizes) >= 400_000
     assert len(sizes) > 1
     assert len(read_values(target, bulk)) == 40
+
+
+@pytest.mark.usefixtures("micro_batch_loop")
+def test_topics_that_are_created_again_while_they_are_not_copied_hold_up_no_others(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    paused, handed_over, other = (f"{topic_name}.{name}" for name in ("paused", "handed_over", "other"))
+    conf = runs.conf_file(tmp_path, source, target, [f"{topic_name}.*"])
+    settings = MirrorConfig.load(conf)
+    for topic in (paused, handed_over, other):
+        create_topic(source, topic)
+        write(source, topic, ["first"])
+    catch_up(settings, spark)
+    _say("pause", str(conf), paused)
+    controls = Controls.open(TableStorage(settings.table_location))
+    controls.add("hand-over", [handed_over])
+    with Running(settings, spark) as mirror:
+        mirror.wait_for("the answer to the hand-over", lambda: handed_over in controls.read().handed_over)
+        for topic in (paused, handed_over):
+            runs.delete_topic(source, topic)
+        write(source, other, ["second"])
+        mirror.wait_for("the other topic", lambda: runs.positions(settings)[other, 0] == 2)
+        for topic in (paused, handed_over):
+            create_topic(source, topic)
+            write(source, topic, ["of the new topic"])
+        write(source, other, ["third"])
+        mirror.wait_for("the other topic", lambda: runs.positions(settings)[other, 0] == 3)
+    write(source, other, ["fourth"])
+    with pytest.raises(IncompleteRunError, match=f"source topic {paused} was deleted and created again"):
+        catch_up(settings, spark)
+    expected = {paused: ["first"], handed_over: ["first"], other: ["first", "second", "third", "fourth"]}
+    assert {topic: read_values(target, topic) for topic in expected} == expected
+    controls.add("take-back", [handed_over])
+    with pytest.raises(TopicRecreatedError, match=handed_over):
+        catch_up(settings, spark)
+    controls.add("hand-over", [handed_over])
+    _say("resume", str(conf), paused)
+    with pytest.raises(TopicRecreatedError, match=paused):
+        catch_up(settings, spark)
+    assert {topic: read_values(target, topic) for topic in expected} == expected
 
 
 @pytest.mark.usefixtures("micro_batch_loop")
