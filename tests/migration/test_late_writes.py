@@ -63,6 +63,14 @@ def _without_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NewestRow, "note", lambda *_: None)
 
 
+@pytest.fixture(autouse=True)
+def deleted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the topics that the other cluster does not have: none until a test adds some."""
+    topics = set[str]()
+    monkeypatch.setattr(late_settling, "absent_topics", lambda _cluster, names, _deadline: topics & set(names))
+    return topics
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> MigrationFiles:
     """Return a migration whose wave has passed its point of no return."""
@@ -169,6 +177,20 @@ def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
     copies = Copies()
     settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
     assert [made.target_topic for _, made in copies.made] == [name.topic]
+
+
+@pytest.mark.slow
+def test_a_topic_that_was_deleted_since_the_move_is_not_created_again_by_late_writes(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
+) -> None:
+    deleted.add("orders")
+    at_source(monkeypatch, FIRST)
+    copies = Copies()
+    with pytest.raises(ConfigError, match="orders was deleted at west since the move, and nothing was copied: give --quarantine"):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert (copies.made, read_state(files).waves["all"].settling) == ([], ())
+    settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
+    assert [made.target_topic for _, made in copies.made] == [f"{QUARANTINE_PREFIX}orders"]
 
 
 @pytest.mark.slow

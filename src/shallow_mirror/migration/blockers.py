@@ -116,7 +116,12 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
             yield f"waves: {wave.name}: topics: {pattern} matches no topic of {passage.mirror.source.alias}"
     excluded = [topic for topic in topics if not passage.mirror.topics.is_included(topic)]
     if excluded:
-        yield f"mirror {passage.mirror.mirror} does not copy {named(excluded)} (topics.include, topics.exclude)"
+        them = "it" if len(excluded) == 1 else "them"
+        instead = f" or leave {them} out of the wave" if passage.direction is Direction.MOVE else f" to move {them} back"
+        yield (
+            f"mirror {passage.mirror.mirror} does not copy {named(excluded)} (topics.include, topics.exclude): let it copy "
+            f"{them}{instead}"
+        )
     for other in passage.files.config.waves:
         shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
         if shared:

@@ -29,13 +29,14 @@ def return_groups(
     boundary: Mapping[TopicPartition, int],
     pattern: str,
     *,
+    left: Collection[str] = (),
     is_applied: bool,
     transactional_id: str,
 ) -> GroupsReport:
     """Translate the offsets that groups have at the target of `mirror`, and commit them at its source if `is_applied`.
 
-    `boundary`: ends of the logs of the target at the point of no return. `transactional_id`: as `sync_groups` has it, which
-    raises the same.
+    `boundary`: ends of the logs of the target at the point of no return. `left`: topics at the target that do not come back, as
+    those that were moved were deleted. `transactional_id`: as `sync_groups` has it, which raises the same.
     """
     is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (
@@ -44,7 +45,8 @@ def return_groups(
     ):
         if is_applied:
             through_move.other.begin_commits()
-        committed = through_move.committed(lambda group: is_wanted(group) is not None)
+        every = through_move.committed(lambda group: is_wanted(group) is not None)
+        committed = [commit for commit in every if commit.topic_partition.topic not in left]
         below, above = split(committed, boundary, _mirrored_topics(reverse))
         returned = _evaluated(through_reverse, reverse, above)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.

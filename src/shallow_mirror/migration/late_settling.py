@@ -7,19 +7,24 @@ continued by the next one with the same ranges.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from shallow_mirror import routing
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import absent_topics
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles
+from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Reports
 from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
+from shallow_mirror.migration.observations import named
 from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole
-from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, MigrationState, WaveState, state_of
+from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
@@ -69,8 +74,11 @@ def settle_late_writes(
     found = {name: _late_writes(files, state.waves[name]) for name in chosen if name not in unfinished}
     if not unfinished and not any(found.values()):
         return []
-    if choice is Choice.QUARANTINE:
-        _require_names(files, state, found)
+    require = _require_names if choice is Choice.QUARANTINE else _require_topics
+    for name, writes in found.items():
+        if writes and (passed := Passed.of(state.waves[name])) is not None:
+            mirror = copying_mirror(files, files.wave(name), passed.direction)
+            require(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
     settled = []
     with owned(files, state, options) as owner:
         for name, writes in found.items():
@@ -113,14 +121,21 @@ def _target(mirror: MirrorConfig, topic: str, choice: Choice) -> str:
     return QUARANTINE_PREFIX + target if choice is Choice.QUARANTINE else target
 
 
-def _require_names(files: MigrationFiles, state: MigrationState, found: Mapping[str, Sequence[LateWrite]]) -> None:
-    for name, writes in found.items():
-        passed = Passed.of(state.waves[name])
-        for topic in sorted({write.topic_partition.topic for write in writes}) if passed is not None else ():
-            assert passed is not None
-            target = _target(copying_mirror(files, files.wave(name), passed.direction), topic, Choice.QUARANTINE)
-            if len(target) > routing.MAX_TOPIC_NAME_LENGTH:
-                raise ConfigError(f"{target} is longer than a topic's name may be: give --carry")
+def _require_names(_mirror: MirrorConfig, targets: Collection[str]) -> None:
+    for target in sorted(targets):
+        if len(target) > routing.MAX_TOPIC_NAME_LENGTH:
+            raise ConfigError(f"{target} is longer than a topic's name may be: give --carry")
+
+
+def _require_topics(mirror: MirrorConfig, targets: Collection[str]) -> None:
+    """Raise ConfigError for a topic that does not exist any more: it was deleted since the move, and would be created again."""
+    with closing(Cluster(mirror.target.client)) as cluster:
+        gone = absent_topics(cluster, targets, request_deadline())
+    if gone:
+        raise ConfigError(
+            f"{named(sorted(gone))} {'was' if len(gone) == 1 else 'were'} deleted at {mirror.target.alias} since the move, and "
+            "nothing was copied: give --quarantine, which copies to topics of their own"
+        )
 
 
 def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports, copy: Copy) -> Settled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,7 +34,7 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.reverse_mirror import register_positions
+from shallow_mirror.migration.reverse_mirror import register_positions, replaced_topics
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
@@ -103,12 +103,15 @@ class Passage:
     def listed_topics(self) -> tuple[str, ...]:
         """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones.
 
-        A rollback leaves later topics where they are if the operator has excluded them from the reverse mirror.
+        A rollback leaves later topics where they are if the operator has excluded them from the reverse mirror, also later ones
+        with the names of topics that were moved and deleted.
         """
         ids, forgotten = self._topic_ids(), self._forgotten_ids()
-        names: Iterable[str] = (name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name))
+        names = [name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name)]
         if self.direction is Direction.ROLLBACK:
-            names = (name for name in names if name in self.moved_topics or self.mirror.topics.is_included(name))
+            excluded = {name for name in names if not self.mirror.topics.is_included(name)}
+            moved = self.moved_topics - replaced_topics(self.mirror, {name: ids[name] for name in excluded & self.moved_topics})
+            names = [name for name in names if name not in excluded or name in moved]
         # Internal topics are never mirrored, whichever pattern matches them.
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
@@ -233,7 +236,13 @@ class Passage:
             mirror, pattern = self.files.mirror, self.wave.group_pattern
             self._require_map_of_move()
             return return_groups(
-                mirror, self.mirror, self.boundary, pattern, is_applied=is_applied, transactional_id=self.commit_id
+                mirror,
+                self.mirror,
+                self.boundary,
+                pattern,
+                left=self.moved_topics.difference(self.topics()),
+                is_applied=is_applied,
+                transactional_id=self.commit_id,
             )
         try:
             return sync_groups(

@@ -30,6 +30,18 @@ def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
     return {source.topic_partition: position.offset for source, position in positions.items()}
 
 
+def replaced_topics(config: MirrorConfig, ids: Mapping[str, str]) -> frozenset[str]:
+    """Return those of the moved topics `ids` (of now, by name) that were deleted since, and created again.
+
+    None before the positions of the mirror were registered, which is done for all topics at once.
+    """
+    if not ids or TableStorage(config.table_location).offset_map.snapshot() is None:
+        return frozenset()
+    known = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().keys()
+    copied = {(source.topic, source.topic_id) for source in known}
+    return frozenset(name for name, topic_id in ids.items() if (name, topic_id) not in copied) if copied else frozenset()
+
+
 def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | None:
     """Return why the mirror cannot copy back behind the records that its target topics hold; None if it can."""
     preserved = sorted(topic for topic in topics if config.topics.is_preserved(topic))

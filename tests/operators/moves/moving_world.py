@@ -377,17 +377,19 @@ class MovingWorld:
         return differences
 
     def _seen(self, site: Site, settled: Sequence[Any], *, are_left: bool = False) -> Seen:
-        """`are_left`: of the topics that a rollback has left where they are, else of all others."""
-        topics = {record.topic for record in self.application.written if site.has(record.topic)}
-        topics = topics & self.left if are_left else topics - self.left
+        """`are_left`: of what was written to topics that a rollback has left where they are, else of all others."""
+        written = [record for record in self.application.written if site.has(record.topic)]
+        topics = {record.topic for record in written if record.topic in self.left or not are_left}
+        # Also a topic of the other cluster may have the name of one that was left.
+        elsewhere = {record.value for record in written if (record.topic in self.left and record.side == "west") is not are_left}
         return Seen(
             site=site,
-            written=[record for record in self.application.written if record.topic in topics],
+            written=written,
             visible={side: self._visible(topics, side) for side in SIDES},
             quarantine={side: self._quarantined(topics, side) for side in SIDES},
             read={group: self.application.read[group] for group in site.groups},
             late=Late(self._late(site, settled, Choice.CARRY), self._late(site, settled, Choice.QUARANTINE)),
-            lost=frozenset(self.lost),
+            lost=frozenset(self.lost | elsewhere),
             is_uncommitted=self.setting.isolation == "read_uncommitted",
         )
 

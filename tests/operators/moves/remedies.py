@@ -42,7 +42,13 @@ def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> st
     if isinstance(refused, OlderTablesError):
         commands.world.let(20)  # whoever runs that mirror puts the newest tables back
         return "waited for the newest tables"
+    if refused is not None and _LACKING.search(str(refused)):
+        add_partitions(commands, refused, chance)
+        refused = commands.perform(choice)
     if refused is not None and _end_named_txns(commands, refused):
+        refused = commands.perform(choice)
+    if refused is not None and "nothing was copied: give --quarantine" in str(refused):
+        choice = "quarantine"
         refused = commands.perform(choice)
     if refused is not None:
         raise FindingError(f"late writes cannot be settled: {type(refused).__name__}: {refused}")
@@ -254,6 +260,8 @@ def exclude_from_mirror(world: MovingWorld, service: Service, topic: str) -> Non
         raise FindingError(f"nobody has deleted {topic}")
     if world.state().under_way is None:
         world.exclude(service.config.mirror, [topic])
+        if service.config.source.alias == "west":
+            world.left.add(topic)  # a rollback leaves there what has the name of a deleted topic
         world.events.append(f"{service.config.mirror}: topics.exclude: {topic}")
 
 

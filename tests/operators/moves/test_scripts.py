@@ -167,6 +167,37 @@ def test_a_wave_ends_forth_and_back_without_a_topic_that_was_deleted_behind_the_
     assert any("a was deleted at west since the point of no return: the reverse mirror copies" in event for event in done.events)
 
 
+def test_a_rollback_leaves_a_topic_that_was_created_again_and_excluded_where_it_is(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, west = Commands(world), world.clusters["west"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        DeleteTopic(0).perform(commands)
+        west.create_topic("a", 2)
+        world.let(30)
+        assert "back-ab: topics.exclude: a" in world.events
+        assert commands.perform("rollback") is None
+        assert any("stop the writers of b and the consumers of groups ga, gb at west" in event for event in world.events)
+        assert world.check() == []
+
+
+def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        DeleteTopic(0).perform(commands)
+        ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
+        world.let(10)
+        assert "a was deleted at west since the move, and nothing was copied" in str(commands.perform("carry"))
+        assert "a" not in world.clusters["west"].topic_ids()
+        assert commands.perform("quarantine") is None
+        assert commands.perform("rollback") is None
+        assert world.check() == []
+
+
 def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors_own(performed: Performed) -> None:
     done = performed(Let(20), Conduct("run", meanwhile=((Step.CHECK, 13, DeleteTopic(0)),)), setting=Setting(waves=("a", "b")))
     assert done.finding is None
