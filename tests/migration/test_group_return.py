@@ -24,3 +24,8 @@ def test_offsets_up_to_the_end_at_the_move_go_back_through_its_map_and_all_other
         Committed("ship", LATER, 3, ""),
     ]
     assert split([*below, *above], {MOVED: 100}, {"orders", "orders.later"}) == (below, above)
+
+
+def test_all_offsets_of_a_topic_that_was_created_again_lie_above_the_end_at_the_move() -> None:
+    again = [Committed("billing", MOVED, 7, ""), Committed("ship", MOVED, None, "")]
+    assert split(again, {MOVED: 100}, {"orders"}, {"orders"}) == ([], again)

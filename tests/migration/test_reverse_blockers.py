@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_offsets_that_the_reverse_file_preserves_are_in_the_way_and_never_regist
     expected = "orders would keep their offsets, but what comes back is appended behind the records that are there"
     assert any(expected in problem for problem in move.problems())
     with pytest.raises(ConfigError, match=expected):
-        register_positions(move.reverse(), {TopicPartition("orders", 0): 3})
+        register_positions(move.reverse(), {TopicPartition("orders", 0): 3}, {})
     assert list(move.folder.iterdir()) == []
 
 
@@ -106,14 +107,26 @@ def test_a_topic_that_was_deleted_since_the_point_of_no_return_gets_no_position(
     move.topic()
     orders, gone = TopicPartition("orders", 0), TopicPartition("gone", 0)
     for _ in range(2):  # again after a crash
-        assert register_positions(move.reverse(), {orders: 0, gone: 5}) == {"gone"}
+        assert register_positions(move.reverse(), {orders: 0, gone: 5}, {}) == {"gone"}
+    assert reverse_positions(move.reverse()) == {orders: 0}
+
+
+@pytest.mark.slow
+def test_a_topic_that_was_created_again_since_the_point_of_no_return_gets_no_position_of_the_former_one(move: Move) -> None:
+    move.topic()
+    move.west.create_topic("again", 1, **OPEN)
+    orders, again = TopicPartition("orders", 0), TopicPartition("again", 0)
+    now = move.west.topic_ids["orders"]
+    ids = {"orders": {urlsafe_b64encode(now.bytes).decode().rstrip("=")}, "again": {"of the former one"}}
+    for _ in range(2):  # again after a crash
+        assert register_positions(move.reverse(), {orders: 0, again: 5}, ids) == {"again"}
     assert reverse_positions(move.reverse()) == {orders: 0}
 
 
 @pytest.mark.slow
 def test_a_topic_that_its_broker_does_not_show_has_to_be_looked_for_again(move: Move) -> None:
     move.topic()
-    register_positions(move.reverse(), {TopicPartition("orders", 0): 0})
+    register_positions(move.reverse(), {TopicPartition("orders", 0): 0}, {})
 
     def forbid(body: Any) -> None:
         for topic in body.topics:
@@ -123,7 +136,7 @@ def test_a_topic_that_its_broker_does_not_show_has_to_be_looked_for_again(move: 
     move.west.create_topic("hidden", 1, **OPEN)
     move.west.alter_responses("Metadata", forbid)
     with pytest.raises(RetriableError, match="TOPIC_AUTHORIZATION_FAILED: topic hidden of source cluster west"):
-        register_positions(move.reverse(), {TopicPartition("orders", 0): 0, TopicPartition("hidden", 0): 0})
+        register_positions(move.reverse(), {TopicPartition("orders", 0): 0, TopicPartition("hidden", 0): 0}, {})
 
 
 def test_tables_that_cannot_be_created_are_in_the_way(move: Move) -> None:

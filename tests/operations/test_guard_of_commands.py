@@ -58,7 +58,7 @@ def _register(mirrored: Mirrored, meanwhile: Event) -> MirrorConfig:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reverse_mirror, "first_rows", rows_and_then)
-        reverse_mirror.register_positions(config, {TopicPartition(TOPIC, 0): 2})
+        reverse_mirror.register_positions(config, {TopicPartition(TOPIC, 0): 2}, {})
     return config
 
 

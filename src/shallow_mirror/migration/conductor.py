@@ -399,7 +399,8 @@ class WaveConductor:
             were, them = ("was", "it") if len(gone) == 1 else ("were", "them")
             self._reports.says(
                 f"{self._wave.name}: {named(gone)} {were} deleted at {self._effects.other_alias} since the point of no return: "
-                f"the reverse mirror copies nothing of {them} back, and a rollback leaves {them} out"
+                f"the reverse mirror copies nothing of {them} back, and a rollback leaves {them} out. A topic that is created "
+                "again with such a name is copied from its first record"
             )
         return {"gone": gone} if gone else {}
 

@@ -8,6 +8,9 @@ from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, 
 from shallow_mirror.migration.observations import named
 from shallow_mirror.types import TopicPartition
 
+_WITHOUT_RECORD = frozenset({Outcome.LOST, Outcome.RECREATED})
+"""What the offset leads to is not at the other cluster."""
+
 
 def commit_problems(report: GroupsReport) -> list[str]:
     """Return a sentence for each group with an offset that is not as it has to be."""
@@ -37,6 +40,11 @@ def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> l
         bad = [partition for partition in group.partitions if _is_bad(partition)]
         if bad:
             problems.append(f"group {group.name}: " + named(_sentence(partition, report.other) for partition in bad))
+            if any(partition.outcome in _WITHOUT_RECORD for partition in bad):
+                problems[-1] += (
+                    f". Let its consumers read on at {report.origin}, or reset or delete these offsets there "
+                    "(kafka-consumer-groups.sh, --reset-offsets or --delete-offsets)"
+                )
         beyond = [partition for partition in group.partitions if _is_beyond(partition, ends)]
         if beyond:
             places = named(
@@ -73,7 +81,7 @@ def _is_beyond(partition: GroupPartition, ends: Mapping[TopicPartition, int]) ->
 def _is_bad(partition: GroupPartition) -> bool:
     if partition.step in (Step.FURTHER, Step.REFUSED):
         return True
-    return partition.outcome in (Outcome.LOST, Outcome.RECREATED)
+    return partition.outcome in _WITHOUT_RECORD
 
 
 def _sentence(partition: GroupPartition, other: str) -> str:

@@ -20,6 +20,7 @@ from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows, translate, with_repeats
+from shallow_mirror.migration.reverse_mirror import copied_ids
 from shallow_mirror.types import TopicPartition
 
 
@@ -47,7 +48,10 @@ def return_groups(
             through_move.other.begin_commits()
         every = through_move.committed(lambda group: is_wanted(group) is not None)
         committed = [commit for commit in every if commit.topic_partition.topic not in left]
-        below, above = split(committed, boundary, _mirrored_topics(reverse))
+        moved_ids = copied_ids(mirror)
+        ids = through_move.origin.topic_ids(commit.topic_partition.topic for commit in committed)
+        replaced = {name for name, topic_id in ids.items() if topic_id not in moved_ids.get(name, (topic_id,))}
+        below, above = split(committed, boundary, _mirrored_topics(reverse), replaced)
         returned = _evaluated(through_reverse, reverse, above)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.
         without_copies = {
@@ -128,11 +132,14 @@ def _mirrored_topics(config: MirrorConfig) -> frozenset[str]:
 
 
 def split(
-    committed: Iterable[Committed], boundary: Mapping[TopicPartition, int], mirrored_back: Collection[str]
+    committed: Iterable[Committed],
+    boundary: Mapping[TopicPartition, int],
+    mirrored_back: Collection[str],
+    replaced: Collection[str] = (),
 ) -> tuple[list[Committed], list[Committed]]:
     """Pure. Return the offsets up to the boundary, and those above it. One that is not known yet counts as below.
 
-    `mirrored_back`: topics that the reverse mirror copies.
+    `mirrored_back`: topics that the reverse mirror copies. `replaced`: those that were created again, above it in any case.
     """
     below: list[Committed] = []
     above: list[Committed] = []
@@ -141,7 +148,7 @@ def split(
         name, offset = commit.topic_partition, commit.offset
         is_newer = name not in boundary and name.topic in returning  # a partition or topic that came after the move
         is_above = offset is not None and (is_newer or offset > boundary.get(name, offset))
-        (above if is_above else below).append(commit)
+        (above if is_above or name.topic in replaced else below).append(commit)
     return below, above
 
 

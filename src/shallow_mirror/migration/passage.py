@@ -34,7 +34,7 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.reverse_mirror import register_positions, replaced_topics
+from shallow_mirror.migration.reverse_mirror import copied_ids, register_positions, replaced_topics
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
@@ -351,9 +351,9 @@ class Passage:
 
     def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
         """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror. Return the topics that the
-        other cluster does not have any more."""
+        other cluster does not have any more, or has created again."""
         assert self.reverse is not None, "asked for only where a reverse mirror is named"
-        return register_positions(self.reverse, starts)
+        return register_positions(self.reverse, starts, copied_ids(self.mirror))
 
     def reverse_run(self) -> MirrorRun | None:
         return None if self.reverse is None else run_of(self.reverse, since_registration=True)

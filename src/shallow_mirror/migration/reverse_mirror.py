@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from shallow_mirror import routing
 from shallow_mirror.broker.cluster import absent_topics
@@ -53,11 +53,22 @@ def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | Non
     )
 
 
-def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
+def copied_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
+    """Return the ids of the target topics to which a mirror has copied, by name."""
+    ids: dict[str, set[str]] = {}
+    for position in OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().values():
+        ids.setdefault(position.target.topic, set()).add(position.target.topic_id)
+    return {name: frozenset(known) for name, known in ids.items()}
+
+
+def register_positions(
+    config: MirrorConfig, starts: Mapping[TopicPartition, int], moved_ids: Mapping[str, Collection[str]]
+) -> frozenset[str]:
     """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
 
-    Takes over its map for that, unless all of them are there. Return the topics that its source does not have any more, and that
-    got no position: of one that is created again, everything is copied.
+    Takes over its map for that, unless all of them are there. `moved_ids`: of the topics in which these are offsets, by name.
+    Return the topics that its source does not have any more, and that got no position: of one that is created again, everything
+    is copied.
 
     Raises ConfigError if it has other positions already, RetriableError.
     """
@@ -73,14 +84,16 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
             f"reverse mirror {config.mirror}: its position in {name} is {present[name]:,}, but it has to begin at "
             f"{starts[name]:,}: it has run before the move. Give it another mirror id and other tables"
         )
-    gone = frozenset[str]() if present.keys() >= starts.keys() else _register(config, starts)
+    gone = frozenset[str]() if present.keys() >= starts.keys() else _register(config, starts, moved_ids)
     controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
     if new := [topic for topic in topics if topic not in controls.read().received]:
         controls.add("receive", new)
     return gone
 
 
-def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> frozenset[str]:
+def _register(
+    config: MirrorConfig, starts: Mapping[TopicPartition, int], moved_ids: Mapping[str, Collection[str]]
+) -> frozenset[str]:
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "migrate", deadline, spark=None) as session:
         session.recover(deadline)
@@ -91,6 +104,7 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> fro
         for name, topic in listed.items():
             if topic.error_code:
                 raise RetriableError(error_name(topic.error_code), f"topic {name} of {config.source_cluster_name}")
+        gone |= {name for name, topic in listed.items() if topic.topic_id not in moved_ids.get(name, (topic.topic_id,))}
         positions = session.owner.positions()
         targets = TargetTopics(
             config,
