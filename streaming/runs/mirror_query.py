@@ -43,6 +43,7 @@ from shallow_mirror.streaming.runs.partition_registration import PartitionRegist
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.run import Run
+from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.source_query import SourceQuery
 from shallow_mirror.streaming.runs.take_over import KafkaAttempt
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
@@ -79,6 +80,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.guard_times: GuardTimes | None = None
         self.held = HeldSettings(self.config, source, self.storage, self.owner.run_epoch)
         self.newest_control = NewestControl(self.config.target.client, self.config.mirror, self.owner.map_id)
+        self.controls = RunControls(Controls.open(self.storage))
         self.forgotten = ForgottenTopics()
         self.filling: LogFilling | None = None
         """Of the logs of preserved topics, in this attempt; None where no topic is preserved."""
@@ -88,7 +90,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
         # Raises OlderTablesError if the target knows of a command that the tables do not have.
-        self.forgotten = self.newest_control.require_in(Controls.open(self.storage.to_read()).read).forgotten
+        self.forgotten = self.newest_control.require_in(self.controls.read).forgotten
         targets = self._target_topics()
         planned_ids = self._register_partitions(targets)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
@@ -230,7 +232,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             self.config,
             targets,
             {source.topic for source in positions},
-            Controls.open(self.storage),
+            self.controls,
             paused_path,
             cycles=self.cycles,
             newest=self.newest_control,
@@ -252,7 +254,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             DeletedTopicsTable.of_mirror(self.storage),
             mirrored,
             self._settled_positions,
-            Controls.open(self.storage.to_read()).read,
+            self.controls.read,
             source_cluster_id=self.source_cluster_id,
             is_included=self.config.topics.is_included,
             after_s=self.config.topics.deleted_after_s,
@@ -266,7 +268,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         Return the topic ids that the query begins with: the map may have older ones of the same name.
         """
         deadline = self.supervisor.deadline()
-        controls = Controls.open(self.storage.to_read()).read()
+        controls = self.controls.read()
         planner_config = PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids, not_copied=controls.not_copied)
         listing = self.list_source(planner_config, deadline)
         positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
@@ -298,7 +300,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return listing.planned_ids
 
     def _check(self, steps: StallDetector) -> None:
-        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile."""
+        """Report stalls. Raises ConfigError if a replication ring was closed, OlderTablesError if older tables came meanwhile."""
+        self.controls.require_newest()
         self.cycles.require_no_ring()
         self.reporter.check_stalls(steps.stalled_step())
 

@@ -19,11 +19,11 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import gone_topics, missing_topics
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
-from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
+from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.errors import MirrorError, OlderTablesError, RetriableError
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
@@ -32,6 +32,7 @@ from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
+from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE
 from shallow_mirror.types import SourcePartition
 
@@ -66,7 +67,7 @@ class TopicMonitor:
         config: MirrorConfig,
         targets: TargetTopics,
         mirrored: Collection[str],
-        controls: Controls,
+        controls: RunControls,
         paused_path: Path,
         *,
         cycles: CycleDetector,
@@ -102,10 +103,10 @@ class TopicMonitor:
         self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
+        """Raise as `RunControls.read`: without the list of paused topics nothing may be copied."""
         controls = self._controls.read()
         self._moving = controls.moving
-        self._newest.keep(controls.rows, self._cycles.registered_at)
+        self._keep_note(controls)
         self._apply_paused(controls.not_copied)
         if self._config.topics.configs != "off":
             # A target that refuses what its source takes by now would end the query before the first look of the thread.
@@ -143,12 +144,24 @@ class TopicMonitor:
             if not self._may_copy_again(controls):
                 return
             self._apply_paused(controls.not_copied)
-            is_noted = self._newest.keep(controls.rows, self._cycles.registered_at)
+            is_noted = self._keep_note(controls)
             # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
             if is_noted and controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
-                self._controls.add("handed-over", sorted(controls.requested))
+                self._controls.table.add("handed-over", sorted(controls.requested))
         except (MirrorError, OSError) as error:  # OSError: the file for the planner, on a full disk
             self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")
+
+    def _keep_note(self, controls: TopicControls) -> bool:
+        """Return whether the target has a note of the last row. Raises OlderTablesError, also in the thread of the query."""
+        try:
+            return self._newest.keep(controls.rows, self._cycles.registered_at)
+        except OlderTablesError:
+            # Another run of this mirror may have noted a row that was added since.
+            try:
+                self._newest.require_in(self._controls.read)
+            except OlderTablesError as error:
+                self._controls.end(error)
+            return False
 
     def _may_copy_again(self, controls: TopicControls) -> bool:
         """Return False if topics that a migration has taken back must not be copied, or the source does not say so yet.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         NO_CONTROLS as NO_CONTROLS,
         Controls as Controls,
         TopicControls as TopicControls,
+        older_controls as older_controls,
     )
     from shallow_mirror.checkpoints.logs.topics.created_topics import (
         CreatedTopic as CreatedTopic,

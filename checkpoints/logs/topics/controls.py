@@ -34,6 +34,7 @@ from shallow_mirror.checkpoints.rows.paused_intervals import (
 )
 from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
+from shallow_mirror.errors import OlderTablesError
 
 CONTROLS_TABLE = "controls"
 
@@ -72,6 +73,17 @@ class TopicControls:
     def without_cycle(self) -> frozenset[str]:
         """Return the topics that only one of two mirrors copies, so that they make no replication cycle."""
         return self.moving | self.received
+
+
+def older_controls(known: str, evidence: str) -> OlderTablesError:
+    """Return the error of a table that lacks a row. `known`: its newest one. `evidence`: of the row that it lacks."""
+    return OlderTablesError(
+        known,
+        evidence,
+        what="row of the table controls",
+        if_lost="with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, without what was "
+        "paused, handed over, forgotten or failed over since",
+    )
 
 
 NO_CONTROLS = TopicControls(paused={}, requested={}, handed_over={}, received=frozenset())

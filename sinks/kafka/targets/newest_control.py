@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,10 +17,10 @@ from typing import Self
 
 from shallow_mirror.broker import Cluster, ConsumerGroups, write_group_note
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.checkpoints.logs.topics import ControlRow, TopicControls
+from shallow_mirror.checkpoints.logs.topics import ControlRow, TopicControls, older_controls
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.deadline import REQUEST_MS, request_deadline
-from shallow_mirror.errors import ConfigError, MirrorError, OlderTablesError, OutcomeUnknownError, RetriableError
+from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX
 
 NOTE_EVERY_S = 6 * 3600.0
@@ -89,22 +89,14 @@ class NewestControl:
 
         Where the user may not read notes, that is logged. Raises RetriableError.
         """
-        noted = None
+        notes = list[ControlNote]()
         try:
-            noted = max(self._read()[0], key=lambda note: note.sequence, default=None)
+            notes = self._read()[0]
         except ConfigError as error:
             self._warn(error)
         controls = read()  # behind the note: a row that was added meanwhile may be noted, and is among these
-        rows = controls.rows
-        if noted is None or not noted.sequence or noted in {ControlNote.of(self._map_id, row) for row in rows}:
-            return controls
-        raise OlderTablesError(
-            str(ControlNote.newest(self._map_id, rows)),
-            f"consumer group {self.group} on the target notes {noted}",
-            what="row of the table controls",
-            if_lost="with `shallow-mirror recover CONF --accept-repeats` the mirror continues from these tables, without what "
-            "was paused, handed over, forgotten or failed over since",
-        )
+        self._require(notes, controls.rows)
+        return controls
 
     def keep(self, rows: Sequence[ControlRow], topics: Sequence[str]) -> bool:
         """Note the last row if it or the topics changed, and before the note expires. `topics`: of the mirror's registration.
@@ -124,23 +116,37 @@ class NewestControl:
     def note(self, rows: Sequence[ControlRow]) -> bool:
         """Note the last row. Return False if the target does not answer: what the row asks for has to wait.
 
-        Where the target refuses notes, that is logged, and older tables will not be noticed.
+        Where the target refuses notes, that is logged, and older tables will not be noticed. Raises OlderTablesError, and notes
+        nothing, if the target has a note of a row that is not among these.
         """
         try:
-            self.write(rows)
+            notes, topics = self._read()
+            self._require(notes, rows)
+            self._write(rows, topics)
         except (RetriableError, OutcomeUnknownError, ConfigError) as error:
             self._warn(error)
             return isinstance(error, ConfigError)
         return True
 
+    def write(self, rows: Sequence[ControlRow]) -> None:
+        """Note the last row, or that there is none, in place of any other one. Raises as `write_group_note`."""
+        self._write(rows, self._read()[1])
+
     def _warn(self, error: MirrorError) -> None:
         self._warnings.warn("note", f"tables of mirror {self._mirror} that lack a pause or a hand-over are not noticed: {error}")
 
-    def write(self, rows: Sequence[ControlRow]) -> None:
-        """Note the last row, or that there is none. Raises as `write_group_note`."""
+    def _write(self, rows: Sequence[ControlRow], topics: Collection[str]) -> None:
+        """Also replace the note at a topic where the mirror was registered before: of several notes, the newest row counts."""
         note = ControlNote.newest(self._map_id, rows).build()
-        # Also in place of the note of a topic where the mirror was registered before: of several, the highest one counts.
-        write_group_note(self._client, self.group, self._read()[1], note, timeout_s=REQUEST_MS / 1000)
+        write_group_note(self._client, self.group, topics, note, timeout_s=REQUEST_MS / 1000)
+
+    def _require(self, notes: Sequence[ControlNote], rows: Sequence[ControlRow]) -> None:
+        """Raise OlderTablesError if the newest note is not of one of the rows."""
+        noted = max(notes, key=lambda note: note.sequence, default=None)
+        if noted is None or not noted.sequence or noted in {ControlNote.of(self._map_id, row) for row in rows}:
+            return
+        known = str(ControlNote.newest(self._map_id, rows))
+        raise older_controls(known, f"consumer group {self.group} on the target notes {noted}")
 
     def _read(self) -> tuple[list[ControlNote], set[str]]:
         """Return the notes, and the topics where they are or the mirror is registered."""

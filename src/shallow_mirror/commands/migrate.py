@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -12,7 +13,7 @@ import typer
 from shallow_mirror.commands.file_kinds import load_migration
 from shallow_mirror.commands.options import EXIT_REFUSED, EXIT_WAITS, AsJson
 from shallow_mirror.commands.sessions import interruptible
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import Spoken
 
@@ -136,11 +137,11 @@ def abort(file: File, takes_over: TakeOver = False, skip_hook: SkipHook = None) 
 @migrate.command("status")
 def status(file: File, as_json: AsJson = False) -> None:
     """Show where each wave is, which step comes next, what it waits for, and what was written to the cluster that it has left."""
-    from shallow_mirror.migration import read_state, view
+    from shallow_mirror.migration import view
 
     files = load_migration(file, "migrate status")
     with Spoken(_ANSWERS.format("status")):
-        view.show_state(read_state(files), files, as_json=as_json)
+        view.show_state(_newest_state(files), files, as_json=as_json)
 
 
 @migrate.command("late-writes")
@@ -156,7 +157,7 @@ def late_writes(
     takes_over: TakeOver = False,
 ) -> None:
     """Settle records that were written, after the point of no return, to the cluster that a wave has left."""
-    from shallow_mirror.migration import Choice, Options, read_late_writes, read_state, settle_late_writes, view
+    from shallow_mirror.migration import Choice, Options, read_late_writes, settle_late_writes, view
 
     files = load_migration(file, "migrate late-writes")
     if carries and quarantines:
@@ -165,7 +166,7 @@ def late_writes(
         files.wave(wave)
     if not carries and not quarantines:
         with Spoken(_ANSWERS.format("late-writes")):
-            state = read_state(files)
+            state = _newest_state(files)
             late = read_late_writes(files, state)
         lines = view.late_lines(files, state, late)
         chosen = [name for name in late if wave in (None, name)]
@@ -180,6 +181,17 @@ def late_writes(
         print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
     if not settled:
         print("no late writes")
+
+
+def _newest_state(files: MigrationFiles) -> MigrationState:
+    """Return the state. Raises ConfigError where the table is an older copy; that a target does not tell is printed."""
+    from shallow_mirror.migration import read_newest_state, read_state
+
+    try:
+        return read_newest_state(files)
+    except RetriableError as error:
+        print(f"whether the table of {files.config.migration} is the newest is not known: {error}", file=sys.stderr, flush=True)
+        return read_state(files)
 
 
 def options_of(takes_over: bool, skip_hook: Sequence[str] | None, **others: Any) -> Options:

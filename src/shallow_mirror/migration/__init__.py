@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Options as Options,
         abort as abort,
         read_late_writes as read_late_writes,
+        read_newest_state as read_newest_state,
         read_state as read_state,
         roll_back as roll_back,
         run_migration as run_migration,

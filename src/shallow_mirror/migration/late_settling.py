@@ -145,7 +145,7 @@ def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports,
         topic = write.topic_partition.topic
         target = _target(mirror, topic, Choice(detail["choice"]))
         reports.says(f"{wave.name}: copying {write} to {target} at {mirror.target.alias} ...")
-        copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target))
+        copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target, write.topic_id))
         reports.says(f"{wave.name}: {write} copied to {target} at {mirror.target.alias}")
         topics.append(target)
     return Settled(wave=wave.name, other=mirror.target.alias, topics=tuple(dict.fromkeys(topics)), writes=tuple(writes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shallow_mirror.broker import Cluster
@@ -40,17 +40,20 @@ class LateWrite:
     start: int
     end: int
     record_count: int | None = None
+    topic_id: str = ""
+    """Of a topic that was created again since; empty: the topic that was moved."""
 
     def document(self) -> dict[str, Any]:
         name = self.topic_partition
         where = {"topic": name.topic, "partition": name.partition}
-        return {**where, "start": self.start, "end": self.end, "record_count": self.record_count}
+        again = {"topic_id": self.topic_id} if self.topic_id else {}
+        return {**where, **again, "start": self.start, "end": self.end, "record_count": self.record_count}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> LateWrite:
         name = TopicPartition(document["topic"], document["partition"])
         values = {field: document[field] for field in ("start", "end", "record_count")}
-        return cls(topic_partition=name, **values)
+        return cls(topic_partition=name, **values, topic_id=document.get("topic_id", ""))
 
     def __str__(self) -> str:
         """Return the place and the number of records, for sentences."""
@@ -100,24 +103,38 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
     passed = Passed.of(wave)
     if passed is None:
         return []
-    left = copying_mirror(files, settings, passed.direction).source
-    with closing(Cluster(left.client)) as cluster:
+    mirror = copying_mirror(files, settings, passed.direction)
+    with closing(Cluster(mirror.source.client)) as cluster:
         topics = sorted({name.topic for name in passed.ends})
+        listed = cluster.metadata(topics, request_deadline()).topics if topics else {}
+        ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        again = _created_again(mirror, ids)
+        left = {name: end for name, end in passed.ends.items() if name.topic not in again}
         ends = list_log_ends(cluster, topics, request_deadline())
-        moved = {name: log.stable for name, log in ends.items() if log.stable > passed.ends.get(name, 0)}
-        ranges = _existing(cluster, {name: OffsetRange(passed.ends.get(name, 0), end) for name, end in moved.items()})
+        moved = {name: log.stable for name, log in ends.items() if log.stable > left.get(name, 0)}
+        ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in moved.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
-    copies = {} if reverse is None or not ranges else copies_of(reverse, topics)
+    copies = {} if reverse is None or not ranges else copies_of(reverse, ids)
     settled: dict[TopicPartition, list[Copied]] = {}
     for write in settled_writes(wave, passed.direction):
-        settled.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
+        if write.topic_id == again.get(write.topic_partition.topic, ""):
+            settled.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
     gaps = [
         (name, gap)
         for name, offsets in sorted(ranges.items())
         for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
     ]
-    return list(read_records(left.client, gaps)) if gaps else []
+    found = read_records(mirror.source.client, gaps) if gaps else ()
+    return [replace(write, topic_id=again.get(write.topic_partition.topic, "")) for write in found]
+
+
+def _created_again(mirror: MirrorConfig, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids, of `ids` by name, of source topics that are others than the mirror has copied."""
+    known: dict[str, set[str]] = {}
+    for source in OffsetMap.open(TableStorage(mirror.table_location), mirror=mirror.mirror).positions():
+        known.setdefault(source.topic, set()).add(source.topic_id)
+    return {name: topic_id for name, topic_id in ids.items() if topic_id not in known.get(name, {topic_id})}
 
 
 def _existing(cluster: Cluster, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, OffsetRange]:
@@ -133,16 +150,17 @@ def holding_records(cluster: Cluster, client: ClientConfig, ends: Mapping[TopicP
     return [write.topic_partition for write in read_records(client, [*ranges.items()], most_records=1)]
 
 
-def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
-    """Return the copies that a mirror has written to target topics, also those of an unsettled decision."""
+def copies_of(config: MirrorConfig, ids: Mapping[str, str]) -> dict[TopicPartition, list[Copied]]:
+    """Return the copies that a mirror has written to target topics, also those of an unsettled decision. `ids`: by name."""
     storage = TableStorage(config.table_location)
     if storage.offset_map.snapshot() is None:
         return {}
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     found: dict[TopicPartition, list[Copied]] = {}
     columns = ["target_partition", "target_start", "target_end", "transactional_id", "micro_batch"]
-    for topic in topics:
-        rows = offset_map.settled_rows((Comparison("target_topic", "=", topic),), columns=columns)
+    for topic, topic_id in ids.items():
+        of_topic = (Comparison("target_topic", "=", topic), Comparison("target_topic_id", "=", topic_id))
+        rows = offset_map.settled_rows(of_topic, columns=columns)
         for partition, start, end, *txn in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
             if start is not None and end > start:
                 found.setdefault(TopicPartition(topic, partition), []).append(Copied(start, end, tuple(txn)))

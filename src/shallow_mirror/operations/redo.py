@@ -50,10 +50,13 @@ class RedoRequest:
     start: int
     end: int
     target_topic: str
+    topic_id: str = ""
+    """Of the source topic, where a copy of the same offsets of a former one may have been made; else empty."""
 
     @property
     def name(self) -> str:
         text = f"{self.topic_partition.topic} {self.topic_partition.partition} {self.start} {self.end} {self.target_topic}"
+        text += f" {self.topic_id}" if self.topic_id else ""
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -199,6 +202,8 @@ class _Copy:
         source = next((source for source in listing.ends if source.topic_partition == name), None)
         if source is None:
             raise ConfigError(f"the source has no partition {name}, or it has no leader")
+        if request.topic_id and source.topic_id != request.topic_id:
+            raise ConfigError(f"source topic {name.topic} was deleted and created again: its offsets belong to other records now")
         if copied is not None:
             offset_planning.require_same_topics({copied[0]: copied[1].offset}, listing.topic_ids)
             return source

@@ -17,7 +17,7 @@ from shallow_mirror.errors import ConfigError, MirrorError, OlderTablesError
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.recover import accept_repeats, older_tables
 from shallow_mirror.sinks.kafka.targets import newest_control
-from shallow_mirror.sinks.kafka.targets.newest_control import ControlNote
+from shallow_mirror.sinks.kafka.targets.newest_control import ControlNote, NewestControl
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
@@ -111,10 +111,72 @@ def test_a_start_without_a_hand_over_is_accepted_where_the_newest_tables_are_los
     assert not any(isinstance(error, OlderTablesError) for error in errors)
 
 
-def test_a_target_that_refuses_notes_holds_up_no_move(world: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, timeout_s: float) -> None:
-        raise ConfigError("writing to the consumer group forward-controls: GROUP_AUTHORIZATION_FAILED")
+def refuse(*_: object, timeout_s: float) -> None:
+    raise ConfigError("writing to the consumer group forward-controls: GROUP_AUTHORIZATION_FAILED")
 
+
+def exchange_controls(world: MovingWorld, service: Service, rows: Any) -> Any:
+    """Put other rows in place of the table `controls`, and return those that were there. None: no table."""
+    tables = world.table_folders.at(service.config.tables)
+    others, before = tables.copy(), tables.copy()["controls"]
+    del others["controls"]
+    tables.put_back(others if rows is None else {**others, "controls": rows})
+    return before
+
+
+def test_a_running_mirror_copies_nothing_again_while_its_controls_are_away(world: MovingWorld, errors: list[MirrorError]) -> None:
+    forward, _ = handed_over(world)
+    restart(world, forward)
+    world.application.start_writers(world.application.sites[0], "west")
+    newest = exchange_controls(world, forward, None)
+    world.let(20)
+    exchanged = world.table_folders.at(forward.config.tables)
+    exchanged.put_back({**exchanged.copy(), "controls": newest})
+    world.let(20)
+    assert (errors, forward.is_running) == ([], True)
+    stop_writers(world)
+    assert world.check() == []
+
+
+@pytest.mark.parametrize("can_note", [True, False], ids=["noted", "notes are refused"])
+def test_a_running_mirror_ends_where_its_controls_become_older(
+    world: MovingWorld, errors: list[MirrorError], monkeypatch: pytest.MonkeyPatch, can_note: bool
+) -> None:
+    forward, _ = handed_over(world)
+    if not can_note:
+        monkeypatch.setattr(newest_control, "write_group_note", refuse)
+    restart(world, forward)
+    older = world.table_folders.at(forward.config.tables).copy()["controls"]
+    world.controls(forward).add("pause", ["b"])
+    world.let(10)
+    newest = exchange_controls(world, forward, older)
+    world.let(10)
+    (error,) = errors
+    assert isinstance(error, OlderTablesError)
+    assert "their newest row of the table controls is row 4 (handed-over of b), but this run has read row 5 (pause of b)" in str(
+        error
+    )
+    restart(world, forward)
+    assert len(errors) == (2 if can_note else 1), "the note was not set back"
+    exchange_controls(world, forward, newest)
+    restart(world, forward)
+    assert forward.is_running
+    stop_writers(world)
+    assert world.check() == []
+
+
+def test_a_command_that_notes_its_row_does_not_set_the_note_back(world: MovingWorld) -> None:
+    forward, _ = handed_over(world)
+    rows = world.controls(forward).read().rows
+    newest = NewestControl(
+        forward.config.target.client, forward.config.mirror, OffsetMap.open(forward.config.table_location).map_id
+    )
+    with pytest.raises(OlderTablesError, match=rf"newest row of the table controls is row {len(rows) - 1} "):
+        newest.note(rows[:-1])
+    assert newest.require_in(world.controls(forward).read).rows == rows
+
+
+def test_a_target_that_refuses_notes_holds_up_no_move(world: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_control, "write_group_note", refuse)
     assert Commands(world).perform("run") is None
     stop_writers(world)

@@ -25,8 +25,8 @@ from tests.operators.moves.actions import (
     StopConsumers,
     WritersComeAgain,
 )
-from tests.operators.moves.commands import Commands, Kill
-from tests.operators.moves.moving_world import FORWARD, Setting
+from tests.operators.moves.commands import Command, Commands, Kill
+from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting
 from tests.operators.moves.scripts import Script, explained, perform, script_of
 from tests.operators.moves.surroundings import opened_world
 from tests.operators.scripts import Done
@@ -35,7 +35,7 @@ from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.migration import newest_row, passage, point_of_no_return
+from shallow_mirror.migration import newest_row, passage, point_of_no_return, read_late_writes
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
 
@@ -196,6 +196,35 @@ def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_pat
         assert commands.perform("quarantine") is None
         assert commands.perform("rollback") is None
         assert world.check() == []
+
+
+def late(world: MovingWorld) -> int:
+    """Return the number of late writes that are not settled."""
+    found = read_late_writes(world.files, world.state()).values()
+    return sum(write.record_count or 0 for each in found for write in each.writes)
+
+
+@pytest.mark.parametrize(("choice", "target"), [("carry", "a"), ("quarantine", "__late-writes.a")])
+def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_offset_on(
+    tmp_path: Path, choice: Command, target: str
+) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, east = Commands(world), world.clusters["east"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        ClientWrites(0, 0, 1, is_elsewhere=True).perform(commands)
+        assert commands.perform(choice) is None
+        ends = [east.bounds("a", partition)[1] for partition in range(east.partitions("a"))]
+        east.delete_topic("a")
+        east.create_topic("a", len(ends))
+        count, before = ends[0], len(world.application.written)
+        ClientWrites(0, 0, count, is_elsewhere=True).perform(commands)
+        assert late(world) == count
+        assert commands.perform(choice) is None
+        assert late(world) == 0
+        copied = list(world.clusters["west"].read(target, 0).values())
+        assert [copied.count(record.value) for record in world.application.written[before:]] == [1] * count
 
 
 def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors_own(performed: Performed) -> None:

@@ -12,6 +12,7 @@ import pytest
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
 
@@ -59,7 +60,7 @@ def monitored(controls: Controls, paused_path: Path, cycles: Cycles, newest: New
         config,
         targets,
         (),
-        controls,
+        RunControls(controls),
         paused_path,
         cycles=given,
         newest=notes,

@@ -1,0 +1,50 @@
+"""Driver: the table `controls` as one run of a mirror reads it: rows are only added, so one that was read once is there for good.
+
+A folder of tables that is exchanged while the mirror runs is missing for a moment, or has fewer rows: both would say that a topic
+is not paused, or not handed over, and the mirror would copy it again.
+"""
+
+from __future__ import annotations
+
+from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls, older_controls
+from shallow_mirror.errors import OlderTablesError, RetriableError
+from shallow_mirror.plurals import counted
+
+
+class RunControls:
+    """For all attempts of a run, and for the thread beside its query. `table`: for rows of the run itself."""
+
+    def __init__(self, table: Controls) -> None:
+        self.table = table
+        self._rows: frozenset[ControlRow] = frozenset()
+        """All that were read."""
+        self._older: OlderTablesError | None = None
+
+    def read(self) -> TopicControls:
+        """Return the table. Raises OlderTablesError if it lacks rows that were read before, and RetriableError if it has none.
+
+        Raises as `Controls`.
+        """
+        controls = self.table.read()
+        if lacking := self._rows.difference(controls.rows):
+            if not controls.rows:
+                raise RetriableError("TABLE_MISSING", f"it has no rows, of {counted(len(self._rows), 'row')} that were read")
+            newest = max(lacking, key=lambda row: row.sequence)
+            evidence = f"this run has read row {_described(newest)}, which is not there any more"
+            self.end(older_controls(f"row {_described(controls.rows[-1])}", evidence))
+        self._rows = frozenset(controls.rows)
+        return controls
+
+    def end(self, error: OlderTablesError) -> None:
+        """Raise the error, here and in `require_newest`."""
+        self._older = error
+        raise error
+
+    def require_newest(self) -> None:
+        """Raise OlderTablesError if any thread has found that the table is older than it was."""
+        if self._older is not None:
+            raise self._older
+
+
+def _described(row: ControlRow) -> str:
+    return f"{row.sequence} ({row.action} of {row.topic})"
