@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.migration import Phase, view
+from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.state import state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.migration.waiting import Waiting
 
 LONG_S = 65.0
 
@@ -121,3 +124,21 @@ def test_a_wait_that_is_over_is_not_shown_any_more() -> None:
     state = state_of(stage.owner.rows(), ["all"])
     assert state.waves["all"].waiting is None
     assert "waits since" not in view.state_text(state, "m")
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "--no-wait"])
+def test_nothing_is_asked_for_that_was_seen_before_another_conductor_took_over(
+    waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    asked: list[Any] = []
+    owner, reports = SimpleNamespace(rows=raise_fenced, append=raise_fenced), SimpleNamespace(waits=asked.append)
+    given: Any = (owner, reports, Clock(monotonic=lambda: 0.0, sleep=lambda _: None, now_ms=lambda: 0))
+    waiting = Waiting("all", *given, waits=waits)
+    with pytest.raises(FencedError):
+        waiting.for_somebody("make these offsets committable at west", "delete that offset", 1.0)
+    assert (asked, "delete that offset" in caplog.text) == ([], False)
+
+
+def raise_fenced(**_: object) -> None:
+    raise FencedError("conductor 2 has taken over")

@@ -50,6 +50,8 @@ class Waiting:
     def for_somebody(self, request: str, seen: str, pause_s: float) -> None:
         """Wait for `pause_s` for somebody outside who has to act."""
         if not self._waits:
+            with suppress(RetriableError, OutcomeUnknownError):
+                self._owner.rows()
             raise WaitsForOutsideError(Outside(wave=self._wave, step=self._step, request=request, seen=seen))
         self.tell(request, seen)
         self._clock.sleep(pause_s)
@@ -91,13 +93,13 @@ class Waiting:
         return now_s - wait.since_s >= after_s if wait.said_at_s is None else now_s - wait.said_at_s >= SAY_AGAIN_S
 
     def _note(self, request: str, seen: str) -> float:
-        """Log a wait, and write it into the table once. Return for how long it has lasted.
+        """Write a wait into the table once, and log it. Return for how long it has lasted.
 
         Raises FencedError if another conductor has taken over meanwhile.
         """
-        _log.info("%s: %s waits for: %s (%s)", self._wave, self._step, request, seen)
         wait = self._open[request]
         wait.said_at_s = self._clock.monotonic()
+        # Before anything is said: what was seen before another one took over asks for the wrong thing.
         with suppress(RetriableError, OutcomeUnknownError):  # the table itself may be what does not answer
             if wait.is_noted:
                 self._owner.rows()
@@ -105,4 +107,5 @@ class Waiting:
                 detail = {"for": request, "seen": seen, "since_ms": wait.since_ms}
                 self._owner.append(event=WAITING, wave=self._wave, step=self._step.value, detail=detail)
                 wait.is_noted = True
+        _log.info("%s: %s waits for: %s (%s)", self._wave, self._step, request, seen)
         return wait.said_at_s - wait.since_s

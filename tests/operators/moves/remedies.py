@@ -55,6 +55,13 @@ def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> st
     return f"migrate late-writes --{choice}"
 
 
+def quarantine(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+    refused = commands.perform("quarantine")
+    if refused is not None:
+        raise FindingError(f"late writes cannot be put into quarantine: {type(refused).__name__}: {refused}")
+    return "migrate late-writes --quarantine"
+
+
 def _end_named_txns(commands: Commands, error: MirrorError) -> bool:
     """End the transactions that an error names, as it says. Return False if it names none."""
     application = commands.world.application
@@ -235,6 +242,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "`shallow-mirror resume` continues the copy", resume),
     (ConfigError, "has no group with committed offsets at", read_something),
     (ConfigError, "has fewer partitions", add_partitions),
+    (ConfigError, "nothing was copied: give --quarantine", quarantine),
 )
 """By kind of error and what its message has to say."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import catch_up, create_topic, read_values, write
+from tests.support.mirror_runs import Running, catch_up, create_topic, read_values, write
 from tests.support.preserved_logs import read_all
 
 from shallow_mirror import cli
@@ -85,3 +85,44 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     put_back(newest)
     with pytest.raises(OlderTablesError):
         catch_up(settings, spark)
+
+
+@pytest.mark.usefixtures("micro_batch_loop")
+def test_a_running_mirror_copies_no_paused_topic_while_its_controls_are_away_and_ends_with_older_ones(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    paused, other = f"{topic_name}.paused", f"{topic_name}.other"
+    conf = runs.conf_file(tmp_path, source, target, [paused, other])
+    settings, controls, older = MirrorConfig.load(conf), tmp_path / "tables" / "controls", tmp_path / "older"
+    for topic in (paused, other):
+        create_topic(source, topic)
+        write(source, topic, ["1"])
+
+    said = ""
+
+    def is_said(text: str) -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return text in said
+
+    def pause(topic: str) -> None:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["pause", str(conf), topic])
+        assert not ended.value.code
+        mirror.wait_for("the pause", lambda: is_said(f"topic {topic} is paused"))
+
+    with Running(settings, spark) as mirror:
+        mirror.wait_for("the first records", lambda: runs.positions(settings) == {(paused, 0): 1, (other, 0): 1})
+        pause(paused)
+        shutil.copytree(controls, older)
+        write(source, paused, ["2"])
+        controls.rename(tmp_path / "newest")
+        mirror.wait_for("a look at the controls", lambda: is_said("it has no rows, of 1 row that were read"))
+        (tmp_path / "newest").rename(controls)
+        pause(other)
+        shutil.rmtree(controls)
+        shutil.copytree(older, controls)
+        with pytest.raises(OlderTablesError, match=rf"but this run has read row 2 \(pause of {other}\)"):
+            mirror.wait_for_error()
+    assert read_values(target, paused) == ["1"]

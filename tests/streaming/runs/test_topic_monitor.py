@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls
+from shallow_mirror.errors import OlderTablesError, RetriableError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
@@ -42,15 +43,29 @@ class Newest:
     def __init__(self) -> None:
         self.is_answering = True
         self.noted: list[tuple[str, str]] = []
+        self.refused: list[OlderTablesError] = []
+
+    def require_in(self, read: Callable[[], TopicControls]) -> TopicControls:
+        if self.refused:
+            raise self.refused.pop()
+        return read()
 
     def keep(self, rows: Sequence[ControlRow], topics: Sequence[str]) -> bool:
         assert topics == ("orders",)
+        if self.refused:
+            raise self.refused.pop()
         if self.is_answering and rows:
             self.noted.append((rows[-1].action, rows[-1].topic))
         return self.is_answering
 
 
-def monitored(controls: Controls, paused_path: Path, cycles: Cycles, newest: Newest | None = None) -> TopicMonitor:
+def monitored(
+    table: Controls,
+    paused_path: Path,
+    cycles: Cycles,
+    newest: Newest | None = None,
+    controls: RunControls | None = None,
+) -> TopicMonitor:
     config: Any = SimpleNamespace()
     targets: Any = SimpleNamespace()
     given: Any = cycles
@@ -60,7 +75,7 @@ def monitored(controls: Controls, paused_path: Path, cycles: Cycles, newest: New
         config,
         targets,
         (),
-        RunControls(controls),
+        controls or RunControls(table),
         paused_path,
         cycles=given,
         newest=notes,
@@ -136,6 +151,44 @@ def test_a_pause_that_cannot_be_passed_to_the_planner_is_passed_later(tmp_path: 
     folder.unlink()
     monitor._read_controls()
     assert planner_state.read_paused_topics(folder / "paused").topics == {"a"}
+
+
+def test_a_table_that_is_away_or_older_resumes_no_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tables, paused_path = tmp_path / "tables", tmp_path / "paused.json"
+    table = Controls.open(str(tables))
+    controls = RunControls(table)
+    monitor = monitored(table, paused_path, Cycles(lambda: True), controls=controls)
+    table.add("pause", ["a"])
+    older = shutil.copytree(tables, tmp_path / "older")
+    table.add("pause", ["b"])
+    monitor._read_controls()
+    newest = tables.rename(tmp_path / "newest")
+    monitor._read_controls()
+    assert "it has no rows, of 2 rows that were read" in caplog.text
+    assert planner_state.read_paused_topics(paused_path).topics == {"a", "b"}
+    controls.require_newest()
+    shutil.copytree(older, tables)
+    monitor._read_controls()
+    assert planner_state.read_paused_topics(paused_path).topics == {"a", "b"}
+    with pytest.raises(OlderTablesError, match=r"is row 1 \(pause of a\), but this run has read row 2 \(pause of b\)"):
+        controls.require_newest()
+    shutil.rmtree(tables)
+    newest.rename(tables)
+    assert controls.read().paused.keys() == {"a", "b"}
+
+
+def test_a_note_of_a_newer_row_ends_the_run_unless_the_row_was_added_since(tmp_path: Path) -> None:
+    table = Controls.open(str(tmp_path))
+    newest, controls = Newest(), RunControls(table)
+    monitor = monitored(table, tmp_path / "paused.json", Cycles(lambda: True), newest, controls)
+    error = OlderTablesError("row 1", "the target notes row 2")
+    newest.refused = [error]
+    monitor._read_controls()
+    controls.require_newest()
+    newest.refused = [error, error]
+    monitor._read_controls()
+    with pytest.raises(OlderTablesError, match="the target notes row 2"):
+        controls.require_newest()
 
 
 class Follower:
