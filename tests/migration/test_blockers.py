@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.broker.cluster import connectivity
 from shallow_mirror.config import AclSettings
 from shallow_mirror.config.conductor_config import WriterSettings
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.migration import blockers
 from shallow_mirror.migration.observations import LogEnd, MappedEnd
 from shallow_mirror.migration.steps import Direction
@@ -58,3 +60,22 @@ def test_a_mirror_that_copies_acls_would_copy_those_that_keep_writers_from_the_c
         "first"
     )
     assert problems == ([expected] if direction is Direction.MOVE else [])
+
+
+@pytest.mark.parametrize("silent", ["source cluster east", "target cluster west"])
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
+    monkeypatch.setattr(connectivity, "REACH_MS", 10)
+    clusters = {"source cluster east": SimpleNamespace(metadata=answer), "target cluster west": SimpleNamespace(metadata=answer)}
+    clusters[silent].metadata = refuse
+    origin, other = clusters.values()
+    names = SimpleNamespace(source_cluster_name="source cluster east", target_cluster_name="target cluster west")
+    passage: Any = SimpleNamespace(mirror=names, origin=origin, other=other)
+    with pytest.raises(RetriableError, match=f"the {silent} does not answer: cannot connect"):
+        blockers.problems_of(passage)
+
+
+def answer(*_: object) -> None: ...
+
+
+def refuse(*_: object) -> None:
+    raise RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")

@@ -81,7 +81,12 @@ class Passage(Protocol):
 
 
 def problems_of(passage: Passage) -> list[str]:
-    """Return a sentence for each problem. Raises RetriableError if a cluster does not answer."""
+    """Return a sentence for each problem. Raises RetriableError, with the cluster's name, if one does not answer."""
+    for cluster, where in (
+        (passage.origin, passage.mirror.source_cluster_name),
+        (passage.other, passage.mirror.target_cluster_name),
+    ):
+        reach(cluster, where, request_deadline())
     problems = list(_topic_problems(passage))
     try:
         mapped = passage.mapped_ends()

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker import Cluster, ConsumerGroups, write_group_note
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
@@ -66,6 +67,7 @@ class NewestRow:
         """Return the newest note, and the topics where the mirror is registered; none before its first run."""
         deadline = request_deadline()
         with closing(Cluster(self.mirror.target.client)) as cluster:
+            reach(cluster, self.mirror.target_cluster_name, deadline)
             groups = ConsumerGroups(cluster, "target")
             offsets = groups.committed(self.group, deadline)
             registered = groups.committed(f"{self.mirror.mirror}{GROUP_SUFFIX}", deadline)
