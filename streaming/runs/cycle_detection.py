@@ -160,10 +160,9 @@ class CycleDetector:
             self.refresh_registration(routes)
 
     def _judge(self, rings: Sequence[Ring]) -> None:
-        """Note the consequence of rings for this mirror: only the one whose run began last stops, or all if it does not.
+        """Note the consequence of rings for this mirror. The one whose run began last stops; if it does not, all others do.
 
-        That one may believe that a migration has handed the topic over to it, which this mirror does not know: its tables may be
-        older.
+        It does not where a migration has handed the topic over to it, which the others do not know if their tables are older.
         """
         back = [ring for ring in rings if ring.topic in self._returned]
         own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]

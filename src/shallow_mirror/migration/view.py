@@ -74,7 +74,7 @@ def _wave_lines(wave: PlannedWave) -> list[str]:
     for number, planned in enumerate(wave.steps, 1):
         seconds = planned.time.seconds if planned.time is not None else None
         took = "" if planned.time is None else f" [{'?' if seconds is None else f'{seconds:.1f} s'}: {planned.time.basis}]"
-        lines.append(f"  {number:2d}. {planned.step}: {planned.does}; leaves: {planned.leaves}{took}")
+        lines.append(f"  {number:2d}. {planned.step}: {planned.does}; result: {planned.leaves}{took}")
         if planned.outside is not None:
             lines.append(f"      outside: {planned.outside}")
         lines += [f"      hook {hook_sentence(hook)}" for hook in planned.hooks]

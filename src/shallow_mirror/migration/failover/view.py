@@ -63,7 +63,7 @@ def plan_text(plan: FailoverPlan, files: FailoverFiles) -> str:
     lines = [f"{plan.way} {files.config.failover}: {plan.source} {answers}"]
     lines += [f"  in the way: {problem}" for problem in plan.problems]
     for number, info in enumerate(plan.steps, 1):
-        lines.append(f"  {number}. {info.step}: {info.does}; leaves: {info.leaves}")
+        lines.append(f"  {number}. {info.step}: {info.does}; result: {info.leaves}")
         if info.outside is not None:
             lines.append(f"     outside: {info.outside}")
         hooks = [hook for hook in files.config.hooks if hook.place[1] == info.step]
