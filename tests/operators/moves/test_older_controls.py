@@ -16,8 +16,9 @@ from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.errors import ConfigError, MirrorError, OlderTablesError
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.recover import accept_repeats, older_tables
+from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import newest_control
-from shallow_mirror.sinks.kafka.targets.newest_control import ControlNote, NewestControl
+from shallow_mirror.sinks.kafka.targets.newest_control import ControlNote
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
