@@ -300,8 +300,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return listing.planned_ids
 
     def _check(self, steps: StallDetector) -> None:
-        """Report stalls. Raises ConfigError if a replication ring was closed, OlderTablesError if older tables came meanwhile."""
-        self.controls.require_newest()
+        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile, and as `RunControls.require_running`."""
+        self.controls.require_running()
         self.cycles.require_no_ring()
         self.reporter.check_stalls(steps.stalled_step())
 

@@ -7,7 +7,7 @@ is not paused, or not handed over, and the mirror would copy it again.
 from __future__ import annotations
 
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls, older_controls
-from shallow_mirror.errors import OlderTablesError, RetriableError
+from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
 from shallow_mirror.plurals import counted
 
 
@@ -18,7 +18,7 @@ class RunControls:
         self.table = table
         self._rows: frozenset[ControlRow] = frozenset()
         """All that were read."""
-        self._older: OlderTablesError | None = None
+        self._ending: MirrorError | None = None
 
     def read(self) -> TopicControls:
         """Return the table. Raises OlderTablesError if it lacks rows that were read before, and RetriableError if it has none.
@@ -33,17 +33,20 @@ class RunControls:
             evidence = f"this run has read row {_described(newest)}, which is not there any more"
             self.end(older_controls(f"row {_described(controls.rows[-1])}", evidence))
         self._rows = frozenset(controls.rows)
+        if controls.failed_over:
+            # Whoever has nothing to decide does not notice that another command has taken over the map.
+            self._ending = FencedError("a fail-over has ended this mirror")
         return controls
 
     def end(self, error: OlderTablesError) -> None:
-        """Raise the error, here and in `require_newest`."""
-        self._older = error
+        """Raise the error, here and in `require_running`."""
+        self._ending = error
         raise error
 
-    def require_newest(self) -> None:
-        """Raise OlderTablesError if any thread has found that the table is older than it was."""
-        if self._older is not None:
-            raise self._older
+    def require_running(self) -> None:
+        """Raise OlderTablesError if any thread has found that the table is older than it was, FencedError after a fail-over."""
+        if self._ending is not None:
+            raise self._ending
 
 
 def _described(row: ControlRow) -> str:

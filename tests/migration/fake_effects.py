@@ -164,6 +164,9 @@ class FakeEffects:
         added = {ADDED: MappedEnd(0, 0)} if is_added else {}
         return {PARTITION: MappedEnd(end, end if has_copied else 0), **added}
 
+    def replaced_topics(self) -> Sequence[str]:
+        return ()
+
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         self._kill()
         if self._direction is Direction.ROLLBACK:

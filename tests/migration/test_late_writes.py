@@ -68,6 +68,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the topics that the other cluster does not have: none until a test adds some."""
     topics = set[str]()
     monkeypatch.setattr(late_settling, "absent_topics", lambda _cluster, names, _deadline: topics & set(names))
+    monkeypatch.setattr(late_settling, "_is_gone", lambda _mirror, write: str(write) in topics)
     return topics
 
 
@@ -191,6 +192,40 @@ def test_a_topic_that_was_deleted_since_the_move_is_not_created_again_by_late_wr
     assert (copies.made, read_state(files).waves["all"].settling) == ([], ())
     settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
     assert [made.target_topic for _, made in copies.made] == [f"{QUARANTINE_PREFIX}orders"]
+
+
+@pytest.mark.slow
+def test_what_was_carried_to_a_topic_that_was_deleted_since_goes_into_quarantine_only(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    with pytest.raises(RetriableError):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=Copies(fails_at=1))
+    deleted.add("orders")
+    copies = Copies()
+    with pytest.raises(ConfigError, match="orders was deleted at west since the move, and nothing was copied: give --quarantine"):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
+    assert [(made.start, made.target_topic) for _, made in copies.made] == [
+        (write.start, f"{QUARANTINE_PREFIX}orders") for write in (FIRST, SECOND)
+    ]
+    wave = read_state(files).waves["all"]
+    assert (wave.settling, [done["choice"] for done in wave.late_writes]) == ((), ["quarantine"])
+
+
+@pytest.mark.slow
+def test_what_is_gone_by_the_time_a_killed_command_is_continued_does_not_hold_up_the_rest(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    with pytest.raises(RetriableError):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=Copies(fails_at=0))
+    deleted.add(str(FIRST))
+    said, copies = Said(), Copies()
+    settle_late_writes(files, said, Choice.CARRY, copy=copies)
+    assert [made.start for _, made in copies.made] == [SECOND.start]
+    assert f"all: {FIRST} is not at east any more: nothing of it is left to copy" in said.sentences
+    assert read_state(files).waves["all"].settling == ()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Protocol
 
@@ -65,6 +65,7 @@ class Passage(Protocol):
     def topics(self) -> tuple[str, ...]: ...
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
+    def lost_topics(self, names: Collection[str], /) -> frozenset[str]: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
     def written_targets(self) -> frozenset[TopicPartition]: ...
     def log_ends(self) -> LogEnds: ...
@@ -127,10 +128,24 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
             f"mirror {passage.mirror.mirror} does not copy {named(excluded)} (topics.include, topics.exclude): let it copy "
             f"{them}{instead}"
         )
+    if passage.direction is Direction.ROLLBACK:
+        yield from _lost_topic_problems(passage)
     for other in passage.files.config.waves:
         shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
         if shared:
             yield f"waves: {wave.name} and {other.name} both have {named(shared)}: a topic moves once"
+
+
+def _lost_topic_problems(passage: Passage) -> Iterator[str]:
+    """Yield a sentence for moved topics that cannot go back: what was moved is at the cluster of the wave only."""
+    lost = sorted(passage.lost_topics(passage.moved_topics.intersection(passage.topics())))
+    if lost:
+        were, them = ("was", "it") if len(lost) == 1 else ("were", "them")
+        here = passage.origin_alias
+        yield (
+            f"{named(lost)} {were} deleted at {passage.mirror.target.alias} since the move, and only {here} has what was moved: "
+            f"exclude {them} in {passage.mirror_file} (topics.exclude) to leave {them} at {here}, and restart that mirror"
+        )
 
 
 def _forgotten_sentence(topics: Sequence[str]) -> str:

@@ -282,7 +282,8 @@ class WaveConductor:
         if state.direction is Direction.MOVE or moved is None:
             return {}
         origin, other = from_document(moved["other_ends"]), from_document(moved["origin_ends"])
-        return {name: MappedEnd(end, other.get(name, 0)) for name, end in origin.items()}
+        replaced = self._retried(self._effects.replaced_topics)
+        return {name: MappedEnd(0 if name.topic in replaced else end, other.get(name, 0)) for name, end in origin.items()}
 
     def _stop_writers(self, state: WaveState) -> Detail:
         self._retried(self._effects.resume)  # of a hand-over that came too early: what is still written is copied first

@@ -23,11 +23,13 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Reports
 from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
 from shallow_mirror.migration.observations import named
+from shallow_mirror.migration.reverse_mirror import source_ids
 from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel
 
 QUARANTINE_PREFIX = f"{routing.INTERNAL_PREFIX}late-writes."
 """No mirror copies topics with such names, whatever patterns it has: a copy of them in the other direction would be a ring."""
@@ -90,8 +92,10 @@ def settle_late_writes(
         for name in chosen:
             now = state_of(owner.rows(), [each.name for each in files.config.waves]).waves[name]
             for begun in now.settling:
-                settled.append(_copy(files, now, begun, reports, copy))
-                owner.append(event=SETTLED_LATE, wave=name, detail=begun)
+                mirror = copying_mirror(files, files.wave(name), Direction(begun["direction"]))
+                detail = {**begun, "choice": _choice_now(mirror, begun, choice).value}
+                settled.append(_copy(files, now, detail, reports, copy))
+                owner.append(event=SETTLED_LATE, wave=name, detail=detail)
     return settled
 
 
@@ -138,12 +142,42 @@ def _require_topics(mirror: MirrorConfig, targets: Collection[str]) -> None:
         )
 
 
+def _choice_now(mirror: MirrorConfig, begun: Any, choice: Choice) -> Choice:
+    """Return how to continue: as it was begun, unless a topic was deleted with what was carried to it."""
+    chosen = Choice(begun["choice"])
+    if chosen is Choice.CARRY:
+        targets = {_target(mirror, write["topic"], chosen) for write in begun["writes"]}
+        if choice is Choice.CARRY:
+            _require_topics(mirror, targets)
+        else:
+            with closing(Cluster(mirror.target.client)) as cluster:
+                chosen = choice if absent_topics(cluster, targets, request_deadline()) else chosen
+    return chosen
+
+
+def _is_gone(mirror: MirrorConfig, write: LateWrite) -> bool:
+    """Return whether the cluster that was left has none of the records any more: expired, deleted, or with their topic."""
+    name = write.topic_partition
+    with closing(Cluster(mirror.source.client)) as cluster:
+        if absent_topics(cluster, [name.topic], request_deadline()):
+            return True
+        listed = cluster.metadata([name.topic], request_deadline()).topics[name.topic]
+        expected = [write.topic_id] if write.topic_id else source_ids(mirror).get(name.topic, [listed.topic_id])
+        if listed.topic_id not in expected:
+            return True
+        starts = cluster.list_offsets({name: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, request_deadline())
+    return starts[name].offset >= write.end
+
+
 def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports, copy: Copy) -> Settled:
     mirror = copying_mirror(files, files.wave(wave.name), Direction(detail["direction"]))
     topics, writes = [], [LateWrite.of(document) for document in detail["writes"]]
     for write in writes:
         topic = write.topic_partition.topic
         target = _target(mirror, topic, Choice(detail["choice"]))
+        if _is_gone(mirror, write):
+            reports.says(f"{wave.name}: {write} is not at {mirror.source.alias} any more: nothing of it is left to copy")
+            continue
         reports.says(f"{wave.name}: copying {write} to {target} at {mirror.target.alias} ...")
         copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target, write.topic_id))
         reports.says(f"{wave.name}: {write} copied to {target} at {mirror.target.alias}")

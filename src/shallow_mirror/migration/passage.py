@@ -15,6 +15,7 @@ from shallow_mirror import routing
 from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.cluster import absent_topics
 from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
@@ -34,7 +35,7 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.reverse_mirror import copied_ids, register_positions, replaced_topics
+from shallow_mirror.migration.reverse_mirror import copied_ids, register_positions, replaced_topics, source_ids
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
@@ -104,16 +105,36 @@ class Passage:
         """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones.
 
         A rollback leaves later topics where they are if the operator has excluded them from the reverse mirror, also later ones
-        with the names of topics that were moved and deleted.
+        with the names of topics that were moved and deleted. So it does with topics of which the other cluster has lost the copy.
         """
         ids, forgotten = self._topic_ids(), self._forgotten_ids()
         names = [name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name)]
         if self.direction is Direction.ROLLBACK:
             excluded = {name for name in names if not self.mirror.topics.is_included(name)}
-            moved = self.moved_topics - replaced_topics(self.mirror, {name: ids[name] for name in excluded & self.moved_topics})
-            names = [name for name in names if name not in excluded or name in moved]
+            moved = excluded & self.moved_topics
+            left = replaced_topics(self.mirror, {name: ids[name] for name in moved}) | self.lost_topics(moved)
+            names = [name for name in names if name not in excluded or name in moved - left]
         # Internal topics are never mirrored, whichever pattern matches them.
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
+
+    def replaced_topics(self) -> frozenset[str]:
+        """Of a rollback: return the topics that were deleted since the move, and created again."""
+        ids, moved = self._topic_ids(), copied_ids(self.files.mirror)
+        return frozenset(name for name in self.topics() if name in ids and ids[name] not in moved.get(name, (ids[name],)))
+
+    def lost_topics(self, names: Collection[str]) -> frozenset[str]:
+        """Of a rollback: return those of the moved topics `names` whose records the other cluster does not have any more.
+
+        Their topics there were deleted since the move, and maybe created again.
+        """
+        if not names:
+            return frozenset()
+        moved = source_ids(self.files.mirror)
+        targets = {name: self.target_topic(name) for name in names}
+        gone = absent_topics(self._other, targets.values(), request_deadline())
+        listed = self._other.metadata(sorted(set(targets.values()) - gone), request_deadline()).topics
+        again = {name for name, topic in listed.items() if topic.topic_id not in moved.get(name, (topic.topic_id,))}
+        return frozenset(name for name, target in targets.items() if target in gone or target in again)
 
     def forgotten_topics(self) -> tuple[str, ...]:
         """Return the topics that the origin has now and the mirror copies nothing of, because they are forgotten."""

@@ -61,6 +61,14 @@ def copied_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
     return {name: frozenset(known) for name, known in ids.items()}
 
 
+def source_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
+    """Return the ids of the source topics that a mirror has copied, by name."""
+    ids: dict[str, set[str]] = {}
+    for source in OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions():
+        ids.setdefault(source.topic, set()).add(source.topic_id)
+    return {name: frozenset(known) for name, known in ids.items()}
+
+
 def register_positions(
     config: MirrorConfig, starts: Mapping[TopicPartition, int], moved_ids: Mapping[str, Collection[str]]
 ) -> frozenset[str]:

@@ -168,7 +168,9 @@ def _after(wave: WaveState, row: MigrationRow) -> WaveState:
         case "settling late writes":
             return replace(wave, settling=(*wave.settling, row.detail))
         case "settled late writes":
-            settling = tuple(each for each in wave.settling if each != row.detail)
+            # The choice may be another one than at the begin.
+            ended = (row.detail["direction"], row.detail["writes"])
+            settling = tuple(each for each in wave.settling if (each["direction"], each["writes"]) != ended)
             return replace(wave, settling=settling, late_writes=(*wave.late_writes, row.detail))
         case "aborted":
             phase = Phase.AT_SOURCE if wave.direction is Direction.MOVE else Phase.MOVED

@@ -173,13 +173,22 @@ class MovingWorld:
 
     def exclude(self, mirror: str, topics: Sequence[str]) -> None:
         """Exclude topics in the file of a mirror, which is started again with it."""
-        (service,) = (service for service in self.services.values() if service.config.mirror == mirror)
+        document = yaml.safe_load((self.folder / self._service(mirror).file).read_text(encoding="utf-8"))
+        self.change(mirror, "topics", exclude=[*document["topics"].get("exclude", []), *topics])
+
+    def change(self, mirror: str, group: str, **settings: Any) -> None:
+        """Change settings of a group in the file of a mirror, which is started again with it."""
+        service = self._service(mirror)
         document = yaml.safe_load((self.folder / service.file).read_text(encoding="utf-8"))
-        document["topics"]["exclude"] = [*document["topics"].get("exclude", []), *topics]
+        document[group] = {**document[group], **settings}
         self._write(service.file, document)
         self.files = MigrationFiles(MigrationConfig.load(self.folder / MIGRATION))
         service.config = MirrorConfig.load(self.folder / service.file)
         self.kill(service)
+
+    def _service(self, mirror: str) -> Service:
+        (service,) = (service for service in self.services.values() if service.config.mirror == mirror)
+        return service
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         (self.folder / name).write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -182,6 +182,44 @@ def test_a_rollback_leaves_a_topic_that_was_created_again_and_excluded_where_it_
         assert world.check() == []
 
 
+def test_a_topic_that_was_created_again_comes_back_with_its_records_where_data_loss_is_accepted(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, west = Commands(world), world.clusters["west"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        world.change("back-ab", "read", on_data_loss="continue")
+        DeleteTopic(0).perform(commands)
+        west.create_topic("a", 2)
+        world.let(30)
+        assert commands.perform("rollback") is None
+        world.let(20)
+        assert world.check() == []
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_rollback_is_refused_while_the_cluster_that_it_goes_back_to_has_lost_a_topic(
+    tmp_path: Path, is_created_again: bool
+) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, east = Commands(world), world.clusters["east"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        world.deleted.add("a")
+        east.delete_topic("a")
+        if is_created_again:
+            east.create_topic("a", 2)
+        refused = str(commands.perform("rollback"))
+        assert "a was deleted at east since the move, and only west has what was moved: exclude it in " in refused
+        world.change("back-ab", "topics", exclude=["a"])
+        world.let(20)
+        assert commands.perform("rollback") is None
+        kept = [value for partition in range(2) for value in world.clusters["west"].read("a", partition).values()]
+        assert [kept.count(record.value) for record in world.application.written if record.topic == "a"] == [1] * len(kept)
+        assert [difference for difference in world.check() if ", written to a-" not in difference] == []
+
+
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
     with opened_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls
-from shallow_mirror.errors import OlderTablesError, RetriableError
+from shallow_mirror.errors import FencedError, OlderTablesError, RetriableError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
@@ -166,12 +166,12 @@ def test_a_table_that_is_away_or_older_resumes_no_topic(tmp_path: Path, caplog: 
     monitor._read_controls()
     assert "it has no rows, of 2 rows that were read" in caplog.text
     assert planner_state.read_paused_topics(paused_path).topics == {"a", "b"}
-    controls.require_newest()
+    controls.require_running()
     shutil.copytree(older, tables)
     monitor._read_controls()
     assert planner_state.read_paused_topics(paused_path).topics == {"a", "b"}
     with pytest.raises(OlderTablesError, match=r"is row 1 \(pause of a\), but this run has read row 2 \(pause of b\)"):
-        controls.require_newest()
+        controls.require_running()
     shutil.rmtree(tables)
     newest.rename(tables)
     assert controls.read().paused.keys() == {"a", "b"}
@@ -184,11 +184,23 @@ def test_a_note_of_a_newer_row_ends_the_run_unless_the_row_was_added_since(tmp_p
     error = OlderTablesError("row 1", "the target notes row 2")
     newest.refused = [error]
     monitor._read_controls()
-    controls.require_newest()
+    controls.require_running()
     newest.refused = [error, error]
     monitor._read_controls()
     with pytest.raises(OlderTablesError, match="the target notes row 2"):
-        controls.require_newest()
+        controls.require_running()
+
+
+def test_a_mirror_that_was_failed_over_ends_also_where_it_has_nothing_to_copy(tmp_path: Path) -> None:
+    table = Controls.open(str(tmp_path))
+    controls = RunControls(table)
+    monitor = monitored(table, tmp_path / "paused.json", Cycles(lambda: True), controls=controls)
+    monitor._read_controls()
+    controls.require_running()
+    table.add("fail-over", ["orders"])
+    monitor._read_controls()
+    with pytest.raises(FencedError, match="a fail-over has ended this mirror"):
+        controls.require_running()
 
 
 class Follower:

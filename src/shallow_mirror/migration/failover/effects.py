@@ -246,6 +246,7 @@ class FailoverEffects:
         """Return everything that is in the way of taking the fail-over back."""
         if not self.source_answers():
             return [f"{self.files.mirror.source_cluster_name} does not answer: there is nothing to go back to"]
+        self._require_newest_tables()
         offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
         metadata = reach(self._target, self.files.mirror.target_cluster_name, request_deadline())
         offset_map.require_clusters(target=metadata.cluster_id)
@@ -259,6 +260,7 @@ class FailoverEffects:
     def release(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
         """Let the mirror start again, unless there are problems, which are returned as by `abort_problems`."""
         mirror = self.files.mirror
+        self._require_newest_tables()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         fenced = sorted(controls.read().failed_over)
         if not fenced:  # by a command that was killed behind this: the mirror may write again, and is no problem
@@ -267,6 +269,11 @@ class FailoverEffects:
         if not problems:
             controls.add("abort-fail-over", fenced)
         return problems
+
+    def _require_newest_tables(self) -> None:
+        """Raise OlderTablesError: tables of before the fail-over do not know that it ended the mirror."""
+        if (older := older_tables(self.files.mirror)) is not None:
+            raise older
 
     def count_losses(self, state: FailoverState) -> Detail:
         """Return what each group repeats and lacks at most."""

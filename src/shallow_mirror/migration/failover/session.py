@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config.failover_config import FailoverFiles
 from shallow_mirror.errors import ConfigError
@@ -24,12 +25,22 @@ from shallow_mirror.migration.session import Options, owned_log, require_sole
 
 def read_failover(files: FailoverFiles) -> FailoverState:
     """Return the state. Raises ConfigError, OffsetMapConflictError."""
-    config = files.config
-    return state_of(MigrationLog.open(TableStorage(config.table_location), config.failover).rows())
+    return state_of(_rows(files))
+
+
+def read_newest_failover(files: FailoverFiles) -> FailoverState:
+    """Return the state. Raises as `read_failover`; ConfigError where the table is an older copy, RetriableError."""
+    rows = _rows(files)
+    NewestRow(files.mirror, files.config.failover).require_in(rows)
+    return state_of(rows)
+
+
+def _rows(files: FailoverFiles) -> Sequence[MigrationRow]:
+    return MigrationLog.open(TableStorage(files.config.table_location), files.config.failover).rows()
 
 
 def _unaborted(files: FailoverFiles) -> FailoverState:
-    state = read_failover(files)
+    state = read_newest_failover(files)
     if state.is_aborting:
         raise ConfigError(f"an abort has begun: finish it with `shallow-mirror failover abort {files.config.path}`")
     return state
@@ -73,7 +84,7 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
     """
     config = files.config
     options.require_hooks(config.hooks)
-    state = read_failover(files)
+    state = read_newest_failover(files)
     if Way.BACK in state.begun_at:
         raise ConfigError(
             "the topics are back already: there is nothing to abort"
@@ -160,7 +171,7 @@ class _Silent:
 
 def plan_failover(files: FailoverFiles) -> FailoverPlan:
     """Return the plan of the fail-over; of the way back once that is done. Raises RetriableError, ConfigError."""
-    state = read_failover(files)
+    state = read_newest_failover(files)
     way = Way.OUT if state.next_step(Way.OUT) is not None else Way.BACK
     words = {
         "source": files.mirror.source.alias,
