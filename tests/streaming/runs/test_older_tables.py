@@ -47,7 +47,7 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     shutil.rmtree(settings.checkpoint)
     with pytest.raises(OlderTablesError):
         catch_up(settings, spark)
-    for arguments in (["recover", str(conf)], ["preflight", str(conf)]):
+    for arguments in (["recover", str(conf)], ["preflight", str(conf)], ["groups", str(conf), "--apply"]):
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
         output = capsys.readouterr()
