@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.logs.runs import log_problem
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, OlderTablesError
 from shallow_mirror.migration import Options
 from shallow_mirror.migration.failover import (
     FailoverState,
@@ -30,6 +30,7 @@ from shallow_mirror.migration.failover import (
     effects as failover_effects,
     fail_back,
     fail_over,
+    plan_failover,
     read_failover,
 )
 from shallow_mirror.migration.session import owned_log
@@ -223,3 +224,31 @@ def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) 
         failed_over.abort()
     with pytest.raises(ConfigError, match="nothing was failed over yet"):
         fail_back(failed_over.files, SilentReports(), Options())
+
+
+def test_an_older_table_of_the_fail_over_is_refused_by_every_command(failed_over: FailedOver) -> None:
+    """With it, a fail-over that was aborted since looks done: nothing would be fenced."""
+    table = failed_over.world.table_folders.at(str(failed_over.files.config.tables))
+    older = table.copy()
+    failed_over.abort()
+    newest = table.copy()
+    table.put_back(older)
+    for command in (failed_over.fail_over, failed_over.abort, lambda: plan_failover(failed_over.files)):
+        with pytest.raises(ConfigError, match="the table of f is older than the target: its newest row is row"):
+            command()
+    table.put_back(newest)
+    assert failed_over.fail_over().phase == "failed over"
+    assert failed_over.world.controls().read().failed_over
+
+
+def test_an_abort_with_tables_of_before_the_fail_over_is_refused(failed_over: FailedOver) -> None:
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    newest = tables.copy()
+    tables.put_back({name: rows for name, rows in newest.items() if name != "controls"})
+    with pytest.raises(OlderTablesError, match="newest row of the table controls is none"):
+        failed_over.abort()
+    tables.put_back(newest)
+    assert failed_over.abort().phase == "at the source"
+    assert world.run(Life()) is None
+    world.check()
