@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,9 +36,11 @@ from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.migration import newest_row, passage, point_of_no_return, read_late_writes
+from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes
+from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
+from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
@@ -263,6 +266,24 @@ def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_
         assert late(world) == 0
         copied = list(world.clusters["west"].read(target, 0).values())
         assert [copied.count(record.value) for record in world.application.written[before:]] == [1] * count
+
+
+def test_late_writes_count_as_gone_once_their_records_or_their_topic_are(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, east = Commands(world), world.clusters["east"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        end = east.bounds("a", 0)[1]
+        ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
+        write = LateWrite(topic_partition=TopicPartition("a", 0), start=end, end=end + 2)
+        assert not late_settling._is_gone(world.files.mirror, write)
+        assert late_settling._is_gone(world.files.mirror, replace(write, start=0, end=0))
+        east.delete_topic("a")
+        assert late_settling._is_gone(world.files.mirror, write)
+        east.create_topic("a", 2)
+        assert late_settling._is_gone(world.files.mirror, write)
+        assert not late_settling._is_gone(world.files.mirror, replace(write, topic_id=east.topic_ids()["a"]))
 
 
 def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors_own(performed: Performed) -> None:
