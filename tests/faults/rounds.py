@@ -88,7 +88,7 @@ class Scene:
     Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
     proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
     `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed. Where they are, a
-    partition may have taken no marker yet, and the mirror goes on with the others (`target_availability`).
+    partition may have taken no marker yet, and the mirror copies the others (`target_availability`).
     `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target. `tables_uri` is
     what the mirror's file calls its tables, where that is not `tables`, the folder in which they are files. `keeps_offsets`: every
     record has to be at its own offset on the target.

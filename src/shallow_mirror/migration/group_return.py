@@ -20,7 +20,7 @@ from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows, translate, with_repeats
-from shallow_mirror.migration.reverse_mirror import copied_ids
+from shallow_mirror.migration.reverse_mirror import copied_ids, created_again
 from shallow_mirror.types import TopicPartition
 
 
@@ -48,9 +48,8 @@ def return_groups(
             through_move.other.begin_commits()
         every = through_move.committed(lambda group: is_wanted(group) is not None)
         committed = [commit for commit in every if commit.topic_partition.topic not in left]
-        moved_ids = copied_ids(mirror)
         ids = through_move.origin.topic_ids(commit.topic_partition.topic for commit in committed)
-        replaced = {name for name, topic_id in ids.items() if topic_id not in moved_ids.get(name, (topic_id,))}
+        replaced = created_again(ids, copied_ids(mirror))
         below, above = split(committed, boundary, _mirrored_topics(reverse), replaced)
         returned = _evaluated(through_reverse, reverse, above)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.

@@ -22,7 +22,7 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import from_document
-from shallow_mirror.migration.reverse_mirror import source_ids
+from shallow_mirror.migration.reverse_mirror import created_again, source_ids
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted
@@ -109,8 +109,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         topics = sorted({name.topic for name in passed.ends})
         listed = cluster.metadata(topics, request_deadline()).topics if topics else {}
         ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
-        known = source_ids(mirror)
-        again = {name: topic_id for name, topic_id in ids.items() if topic_id not in known.get(name, (topic_id,))}
+        again = {name: ids[name] for name in created_again(ids, source_ids(mirror))}
         left = {name: end for name, end in passed.ends.items() if name.topic not in again}
         ends = list_log_ends(cluster, topics, request_deadline())
         moved = {name: log.stable for name, log in ends.items() if log.stable > left.get(name, 0)}

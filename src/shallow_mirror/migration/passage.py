@@ -35,7 +35,7 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.reverse_mirror import copied_ids, register_positions, replaced_topics, source_ids
+from shallow_mirror.migration.reverse_mirror import copied_ids, created_again, register_positions, replaced_topics, source_ids
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
@@ -119,8 +119,7 @@ class Passage:
 
     def replaced_topics(self) -> frozenset[str]:
         """Of a rollback: return the topics that were deleted since the move, and created again."""
-        ids, moved = self._topic_ids(), copied_ids(self.files.mirror)
-        return frozenset(name for name in self.topics() if name in ids and ids[name] not in moved.get(name, (ids[name],)))
+        return created_again(self._topic_ids(), copied_ids(self.files.mirror)).intersection(self.topics())
 
     def lost_topics(self, names: Collection[str]) -> frozenset[str]:
         """Of a rollback: return those of the moved topics `names` whose records the other cluster does not have any more.
@@ -129,11 +128,10 @@ class Passage:
         """
         if not names:
             return frozenset()
-        moved = source_ids(self.files.mirror)
         targets = {name: self.target_topic(name) for name in names}
         gone = absent_topics(self._other, targets.values(), request_deadline())
         listed = self._other.metadata(sorted(set(targets.values()) - gone), request_deadline()).topics
-        again = {name for name, topic in listed.items() if topic.topic_id not in moved.get(name, (topic.topic_id,))}
+        again = created_again({name: topic.topic_id for name, topic in listed.items()}, source_ids(self.files.mirror))
         return frozenset(name for name, target in targets.items() if target in gone or target in again)
 
     def forgotten_topics(self) -> tuple[str, ...]:

@@ -55,18 +55,26 @@ def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | Non
 
 def copied_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
     """Return the ids of the target topics to which a mirror has copied, by name."""
-    ids: dict[str, set[str]] = {}
-    for position in OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().values():
-        ids.setdefault(position.target.topic, set()).add(position.target.topic_id)
-    return {name: frozenset(known) for name, known in ids.items()}
+    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().values()
+    return _ids_by_name((position.target.topic, position.target.topic_id) for position in positions)
 
 
 def source_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
     """Return the ids of the source topics that a mirror has copied, by name."""
+    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions()
+    return _ids_by_name((source.topic, source.topic_id) for source in positions)
+
+
+def _ids_by_name(topics: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
     ids: dict[str, set[str]] = {}
-    for source in OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions():
-        ids.setdefault(source.topic, set()).add(source.topic_id)
+    for name, topic_id in topics:
+        ids.setdefault(name, set()).add(topic_id)
     return {name: frozenset(known) for name, known in ids.items()}
+
+
+def created_again(ids: Mapping[str, str], known: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Return the topics of `ids` (of now, by name) that are others than the known ones; none of which no id is known."""
+    return frozenset(name for name, topic_id in ids.items() if topic_id not in known.get(name, (topic_id,)))
 
 
 def register_positions(
@@ -112,7 +120,7 @@ def _register(
         for name, topic in listed.items():
             if topic.error_code:
                 raise RetriableError(error_name(topic.error_code), f"topic {name} of {config.source_cluster_name}")
-        gone |= {name for name, topic in listed.items() if topic.topic_id not in moved_ids.get(name, (topic.topic_id,))}
+        gone |= created_again({name: topic.topic_id for name, topic in listed.items()}, moved_ids)
         positions = session.owner.positions()
         targets = TargetTopics(
             config,
