@@ -164,6 +164,9 @@ class FakeEffects:
         added = {ADDED: MappedEnd(0, 0)} if is_added else {}
         return {PARTITION: MappedEnd(end, end if has_copied else 0), **added}
 
+    def older_tables(self) -> str | None:
+        return None
+
     def replaced_topics(self) -> Sequence[str]:
         return ()
 

@@ -76,7 +76,9 @@ def test_a_conductor_that_is_fenced_repeats_no_take_back(
                 raise FencedError("conductor 2 has taken over")
             return super().rows()
 
-    conductor._owner = Owner(stage.owner.rows_so_far, stage.owner.kill, stage.owner.now_ms)
+    owner = Owner(stage.owner.rows_so_far, stage.owner.kill, stage.owner.now_ms)
+    monkeypatch.setattr(conductor, "_owner", owner)
+    monkeypatch.setattr(conductor._copying, "_owner", owner)
 
     def controls() -> TopicControls:
         found = FakeEffects.controls(effects)

@@ -35,7 +35,6 @@ from shallow_mirror.migration.permissions import (
 )
 from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.steps import Direction
-from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.streaming.runs import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
@@ -65,6 +64,7 @@ class Passage(Protocol):
     def topics(self) -> tuple[str, ...]: ...
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
+    def older_tables(self) -> str | None: ...
     def lost_topics(self, names: Collection[str], /) -> frozenset[str]: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
     def written_targets(self) -> frozenset[TopicPartition]: ...
@@ -129,14 +129,14 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
             f"{them}{instead}"
         )
     if passage.direction is Direction.ROLLBACK:
-        yield from _lost_topic_problems(passage)
+        yield from _lost_origin_problems(passage)
     for other in passage.files.config.waves:
         shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
         if shared:
             yield f"waves: {wave.name} and {other.name} both have {named(shared)}: a topic moves once"
 
 
-def _lost_topic_problems(passage: Passage) -> Iterator[str]:
+def _lost_origin_problems(passage: Passage) -> Iterator[str]:
     """Yield a sentence for moved topics that cannot go back: what was moved is at the cluster of the wave only."""
     lost = sorted(passage.lost_topics(passage.moved_topics.intersection(passage.topics())))
     if lost:
@@ -146,6 +146,15 @@ def _lost_topic_problems(passage: Passage) -> Iterator[str]:
             f"{named(lost)} {were} deleted at {passage.mirror.target.alias} since the move, and only {here} has what was moved: "
             f"exclude {them} in {passage.mirror_file} (topics.exclude) to leave {them} at {here}, and restart that mirror"
         )
+
+
+def _lost_copy_problem(lost: Sequence[str], mirror: MirrorConfig) -> str:
+    were, them = ("was", "it") if len(lost) == 1 else ("were", "them")
+    return (
+        f"{named(lost)} {were} deleted at {mirror.target.alias}, with what mirror {mirror.mirror} had copied: move {them} with a "
+        "mirror that has another mirror id, tables and checkpoint, or exclude "
+        f"{them} (topics.exclude) and leave {them} out of the wave"
+    )
 
 
 def _forgotten_sentence(topics: Sequence[str]) -> str:
@@ -173,16 +182,20 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
             f"{named(later)} appeared at {where} after the move, and mirror {passage.mirror.mirror} has copied nothing of {them} "
             f"back: exclude {them} in its file (topics.exclude) to leave {them} at {where}"
         )
-    if missing := [name for name in missing if name not in later]:
+    if (missing := [name for name in missing if name not in later]) and (older := passage.older_tables()) is not None:
+        yield older  # they lack what was registered
+    elif missing:
         yield (
             f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `shallow-mirror status "
             f"{passage.mirror_file}` shows positions; what it waits for is there as well"
         )
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
+    if lost := sorted(passage.lost_topics(passage.topics())):
+        yield _lost_copy_problem(lost, passage.mirror)
     foreign = _foreign_partitions(passage)
-    if foreign and (older := older_tables(passage.mirror)) is not None:
-        yield str(older)  # they are copies that these tables do not know
+    if foreign and (older := passage.older_tables()) is not None:
+        yield older  # they are copies that these tables do not know
     elif foreign:
         yield (
             f"{passage.mirror.target.alias}: {named(foreign)} hold records that the mirror did not write: a move needs "
@@ -217,13 +230,14 @@ def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
     handed = sorted(topics & controls.moving)
     if handed:
+        were = "was" if len(handed) == 1 else "were"
         yield (
-            f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror. What an attempt that "
+            f"{named(handed)} {were} handed over by a migration before: a topic moves once with one mirror. What an attempt that "
             "is under way, or was aborted, has handed over, `migrate abort` takes back"
         )
     paused = sorted(topics & controls.paused.keys())
     if paused:
-        yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
+        yield f"{named(paused)} {'is' if len(paused) == 1 else 'are'} paused: `shallow-mirror resume` continues the copy"
 
 
 def _group_problems(passage: Passage) -> Iterator[str]:
@@ -250,7 +264,9 @@ def _group_problems(passage: Passage) -> Iterator[str]:
     if report is not None:
         # The ends are listed after the offsets were read: a log that grows meanwhile makes no offset one beyond its end.
         ends = {name: log.end for name, log in passage.log_ends().items()}
-        yield from plan_problems(report, ends)
+        # Their copies are lost: that is said of the topic.
+        lost = passage.lost_topics(passage.topics()) if passage.direction is Direction.MOVE else ()
+        yield from plan_problems(report, ends, lost)
 
 
 def _permission_problems(passage: Passage) -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import Any
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
 from shallow_mirror.groups.report import GroupsReport
-from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
+from shallow_mirror.migration.copying import Copying
 from shallow_mirror.migration.evidence import changed_topics
 from shallow_mirror.migration.group_blockers import commit_problems, is_pending
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
@@ -22,32 +22,27 @@ from shallow_mirror.migration.observations import (
     Compared,
     MappedEnd,
     from_document,
-    lag_offsets,
     mapped_document,
     mapped_of,
     named,
     not_before,
-    not_copied,
     open_partitions,
     open_sentence,
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
-from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
-from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences, status_hint
+from shallow_mirror.migration.point_of_no_return import PointOfNoReturn
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.migration.writers_at_rest import await_rest
 from shallow_mirror.migration.writing_producers import holders_sentence
-from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
 
 POLL_S = 0.2
 """Pause between two looks while writers are stopped; each is a few requests."""
 SLOW_POLL_S = 1.0
-CLOSE_S = 10.0
-"""The mirror has caught up when it copies what the logs hold within this time."""
 
 
 class WaveConductor:
@@ -79,6 +74,7 @@ class WaveConductor:
         self._clock = clock
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
+        self._copying = Copying(owner, effects, reports, self._waiting, clock)
         self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
         self._hooks = WaveHooks(
             config=config,
@@ -165,7 +161,7 @@ class WaveConductor:
             case Step.CHECK:
                 return self._check()
             case Step.CATCH_UP:
-                return self._catch_up()
+                return self._copying.catch_up()
             case Step.VERIFY:
                 return self._verify(state)
             case Step.STOP_WRITERS:
@@ -173,7 +169,7 @@ class WaveConductor:
             case Step.STOP_GROUPS:
                 return self._stop_groups()
             case Step.COPY_REST:
-                return self._copy_rest(state)
+                return self._copying.copy_rest(from_document(state.done[Step.STOP_WRITERS]["ends"]))
             case Step.HAND_OVER:
                 self._retried(self._effects.hand_over)
                 return {}
@@ -200,34 +196,6 @@ class WaveConductor:
             raise ConfigError(problems)
         return {"topics": list(self._retried(self._effects.topics))}
 
-    def _catch_up(self) -> Detail | Step:
-        """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
-        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
-        ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
-        while True:
-            if moving := self._moving_topics():
-                self._reports.says(f"{named(moving)}: handed over, and were not at the check: the mirror has other tables since")
-                return Step.CHECK
-            run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
-            is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
-            # New partitions have no lag while they are empty, but nothing of them is copied before the mirror has found them.
-            unregistered = sorted(ends.keys() - mapped.keys())
-            took_s = self._clock.monotonic() - listed_s
-            if is_running and lag == 0 and not unregistered and took_s <= CLOSE_S:
-                return {"copied_within_s": round(took_s, 3)}
-            # The mirror was too slow for these ends: it is measured with new ones.
-            if took_s > CLOSE_S:
-                ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
-            if is_running and took_s <= CLOSE_S:
-                self._clock.sleep(POLL_S)
-            elif not is_running:
-                seen = not_running(self._effects.mirror_id, run)
-                self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, SLOW_POLL_S):
-                new = f", not registered yet: {named(unregistered)}" if unregistered else ""
-                seen = f"{counted(lag, 'offset')} left to copy{new}; {status_hint(self._effects.mirror_file)}"
-                self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
-
     def _verify(self, state: WaveState) -> Detail | Step:
         ends = self._retried(self._effects.log_ends)
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
@@ -253,10 +221,10 @@ class WaveConductor:
             self._waiting.for_somebody(request, seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         # Before and behind the comparison: one that reads older tables covers less than all.
-        if self._is_something_left():
+        if self._copying.is_something_left():
             return Step.STOP_WRITERS
         compared = self._compare(state, after)
-        if self._is_something_left():
+        if self._copying.is_something_left():
             return Step.STOP_WRITERS
         # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
         return {**_compared(compared), "other_ends": to_document(other_ends)}
@@ -310,44 +278,6 @@ class WaveConductor:
             if not active:
                 return {}
             self._waiting.for_somebody(request, f"still with members: {named(active)}", POLL_S)
-
-    def _copy_rest(self, state: WaveState) -> Detail | Step:
-        stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
-        request = f"keep the mirror {self._effects.mirror_id} running"
-        blocking = BlockingTransactions(self._effects, self._waiting, self._clock)
-        while True:
-            ends = self._retried(self._effects.log_ends)
-            if {name: log.end for name, log in ends.items()} != stopped:
-                self._reports.says("the writers are not stopped: log ends have moved since")
-                return Step.STOP_WRITERS
-            # Positions behind log ends: if those are as the writers left them, all is copied once positions are there.
-            mapped = self._retried(self._effects.mapped_ends)
-            behind = not_copied(ends, mapped)
-            if not behind:
-                return {}
-            # STOP_WRITERS has taken them back, in tables that are not in place any more.
-            if self._moving_topics():
-                self._retried(self._owner.rows)  # raises FencedError: another conductor may have handed them over since
-                self._retried(self._effects.resume)
-            run = self._retried(self._effects.run)
-            is_running = run is not None and not run.is_over
-            if not is_running:
-                self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
-            elif not wait_for_resume(self._effects, self._waiting) and not blocking.wait(ends, mapped, POLL_S):
-                seen = f"not copied: {named(behind)}; {status_hint(self._effects.mirror_file)}"
-                self._waiting.for_progress(f"the mirror {self._effects.mirror_id} to copy", seen, POLL_S)
-
-    def _is_something_left(self) -> bool:
-        """Say which partitions are not copied to their ends, although they were when the rest was copied."""
-        left = not_copied(self._retried(self._effects.log_ends), self._retried(self._effects.mapped_ends))
-        if left:
-            self._reports.says(f"{named(left)}: not copied any more: records were written since, or the mirror has older tables")
-        return bool(left)
-
-    def _moving_topics(self) -> list[str]:
-        """Return the topics of the wave that are handed over, or to be handed over."""
-        controls = self._retried(self._effects.controls)
-        return sorted({*controls.requested, *controls.handed_over}.intersection(self._effects.topics()))
 
     def _commit_groups(self, state: WaveState) -> Detail | Step:
         while True:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.migration.observations import named
 from shallow_mirror.types import TopicPartition
-
-_WITHOUT_RECORD = frozenset({Outcome.LOST, Outcome.RECREATED})
-"""What the offset leads to is not at the other cluster."""
 
 
 def commit_problems(report: GroupsReport) -> list[str]:
@@ -28,19 +25,24 @@ def is_pending(report: GroupsReport) -> bool:
     return all(partition.outcome is Outcome.PENDING for partition in left)
 
 
-def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> list[str]:
+def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int], lost: Collection[str] = ()) -> list[str]:
     """Return problems that no waiting changes: all but offsets that the mirror has yet to reach.
 
-    `ends`: of the logs at the origin, listed after the offsets of the report were read.
+    `ends`: of the logs at the origin, listed after the offsets of the report were read. `lost`: topics without a copy at the
+    other cluster, to which no offset leads.
     """
     problems = []
     for group in report.groups:
         if group.clients:
             problems.append(f"group {group.name} is active at {report.other} ({named(group.clients)}): stop its consumers there")
-        bad = [partition for partition in group.partitions if _is_bad(partition)]
+        bad = [partition for partition in group.partitions if _is_bad(partition) and partition.topic_partition.topic not in lost]
         if bad:
             problems.append(f"group {group.name}: " + named(_sentence(partition, report.other) for partition in bad))
-            if any(partition.outcome in _WITHOUT_RECORD for partition in bad):
+            if any(partition.outcome is Outcome.RECREATED for partition in bad):
+                problems[-1] += (
+                    ". The mirror copies nothing of such a topic: `shallow-mirror status` of its file says how to go on"
+                )
+            if any(partition.outcome is Outcome.LOST for partition in bad):
                 problems[-1] += (
                     f". Let its consumers read on at {report.origin}, or reset or delete these offsets there "
                     "(kafka-consumer-groups.sh, --reset-offsets or --delete-offsets)"
@@ -81,7 +83,8 @@ def _is_beyond(partition: GroupPartition, ends: Mapping[TopicPartition, int]) ->
 def _is_bad(partition: GroupPartition) -> bool:
     if partition.step in (Step.FURTHER, Step.REFUSED):
         return True
-    return partition.outcome in _WITHOUT_RECORD
+    # What the offset leads to is not at the other cluster.
+    return partition.outcome in (Outcome.LOST, Outcome.RECREATED)
 
 
 def _sentence(partition: GroupPartition, other: str) -> str:

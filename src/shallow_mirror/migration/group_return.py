@@ -20,7 +20,7 @@ from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows, translate, with_repeats
-from shallow_mirror.migration.reverse_mirror import copied_ids, created_again
+from shallow_mirror.migration.topic_ids import copied_ids, created_again
 from shallow_mirror.types import TopicPartition
 
 

@@ -23,10 +23,10 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Reports
 from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
 from shallow_mirror.migration.observations import named
-from shallow_mirror.migration.reverse_mirror import source_ids
 from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.migration.topic_ids import source_ids
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel

@@ -22,9 +22,9 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import from_document
-from shallow_mirror.migration.reverse_mirror import created_again, source_ids
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.migration.topic_ids import created_again, source_ids
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, TopicPartition
 

@@ -15,7 +15,6 @@ from shallow_mirror import routing
 from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
-from shallow_mirror.broker.cluster import absent_topics
 from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
@@ -35,9 +34,10 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.reverse_mirror import copied_ids, created_again, register_positions, replaced_topics, source_ids
+from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.migration.topic_ids import copied_ids, created_again, lost_topics, replaced_topics, source_ids
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.status import read_run
@@ -122,17 +122,14 @@ class Passage:
         return created_again(self._topic_ids(), copied_ids(self.files.mirror)).intersection(self.topics())
 
     def lost_topics(self, names: Collection[str]) -> frozenset[str]:
-        """Of a rollback: return those of the moved topics `names` whose records the other cluster does not have any more.
-
-        Their topics there were deleted since the move, and maybe created again.
+        """Return those of `names` whose records the other cluster does not have any more: their topics there were deleted, and
+        maybe created again, since the mirror copied to them; of a rollback since the move.
         """
-        if not names:
-            return frozenset()
         targets = {name: self.target_topic(name) for name in names}
-        gone = absent_topics(self._other, targets.values(), request_deadline())
-        listed = self._other.metadata(sorted(set(targets.values()) - gone), request_deadline()).topics
-        again = created_again({name: topic.topic_id for name, topic in listed.items()}, source_ids(self.files.mirror))
-        return frozenset(name for name, target in targets.items() if target in gone or target in again)
+        if self.direction is Direction.ROLLBACK:
+            return lost_topics(self._other, targets, source_ids(self.files.mirror))
+        known = copied_ids(self.mirror)
+        return lost_topics(self._other, {name: target for name, target in targets.items() if target in known}, known)
 
     def forgotten_topics(self) -> tuple[str, ...]:
         """Return the topics that the origin has now and the mirror copies nothing of, because they are forgotten."""
@@ -191,6 +188,11 @@ class Passage:
             if ids.get(source.topic) == source.topic_id
         }
 
+    def older_tables(self) -> str | None:
+        """Return what the target has from the mirror that its tables lack, and the way on; None if they have all."""
+        older = older_tables(self.mirror)
+        return None if older is None else str(older)
+
     def written_targets(self) -> frozenset[TopicPartition]:
         """Return the partitions of the other cluster to which the mirror has copied records, also those of former topics of the
         same names, and of a decision that is not settled yet."""
@@ -211,8 +213,8 @@ class Passage:
             report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
         except ConfigError as error:
             # Tables that are older than the target may lack what the conductor has seen copied: then their remedy is the one.
-            if (older := older_tables(self.mirror)) is not None:
-                raise ConfigError(str(older)) from error
+            if (older := self.older_tables()) is not None:
+                raise ConfigError(older) from error
             raise
         return Compared(
             # What is covered is known from the positions and log ends. A topic whose records have all expired can be moved.

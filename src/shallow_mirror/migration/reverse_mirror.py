@@ -15,6 +15,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration.observations import named
+from shallow_mirror.migration.topic_ids import created_again
 from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.types import SourcePartition, TopicPartition
@@ -30,18 +31,6 @@ def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
     return {source.topic_partition: position.offset for source, position in positions.items()}
 
 
-def replaced_topics(config: MirrorConfig, ids: Mapping[str, str]) -> frozenset[str]:
-    """Return those of the moved topics `ids` (of now, by name) that were deleted since, and created again.
-
-    None before the positions of the mirror were registered, which is done for all topics at once.
-    """
-    if not ids or TableStorage(config.table_location).offset_map.snapshot() is None:
-        return frozenset()
-    known = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().keys()
-    copied = {(source.topic, source.topic_id) for source in known}
-    return frozenset(name for name, topic_id in ids.items() if (name, topic_id) not in copied) if copied else frozenset()
-
-
 def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | None:
     """Return why the mirror cannot copy back behind the records that its target topics hold; None if it can."""
     preserved = sorted(topic for topic in topics if config.topics.is_preserved(topic))
@@ -51,30 +40,6 @@ def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | Non
         f"{named(preserved)} would keep their offsets, but what comes back is appended behind the records that are there: remove "
         "topics.offsets from the file of the reverse mirror"
     )
-
-
-def copied_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
-    """Return the ids of the target topics to which a mirror has copied, by name."""
-    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions().values()
-    return _ids_by_name((position.target.topic, position.target.topic_id) for position in positions)
-
-
-def source_ids(config: MirrorConfig) -> dict[str, frozenset[str]]:
-    """Return the ids of the source topics that a mirror has copied, by name."""
-    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions()
-    return _ids_by_name((source.topic, source.topic_id) for source in positions)
-
-
-def _ids_by_name(topics: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    ids: dict[str, set[str]] = {}
-    for name, topic_id in topics:
-        ids.setdefault(name, set()).add(topic_id)
-    return {name: frozenset(known) for name, known in ids.items()}
-
-
-def created_again(ids: Mapping[str, str], known: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Return the topics of `ids` (of now, by name) that are others than the known ones; none of which no id is known."""
-    return frozenset(name for name, topic_id in ids.items() if topic_id not in known.get(name, (topic_id,)))
 
 
 def register_positions(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tests.operators.moves.application import Site
 from tests.operators.moves.commands import Command, Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import SIDES, SUSPENDED_S, MovingWorld, Service, TablesCopy
-from tests.operators.moves.remedies import MOST_REMEDIES, NOTHING_TO_DO, take_remedy
+from tests.operators.moves.remedies import MOST_REMEDIES, NOTHING_TO_DO, abort_and_change, take_remedy
 from tests.operators.world import FindingError
 
 from shallow_mirror.migration.steps import Direction, Step
@@ -72,6 +72,9 @@ def drive(
     world, kills = commands.world, commands.world.kills
     for _ in range(MOST_REMEDIES):
         error = commands.perform(command, kill=kill, meanwhile=meanwhile or ())
+        if world.after_abort:
+            abort_and_change(commands)
+            return
         if error is None or (kill is not None and world.kills > kills):
             return
         kill, meanwhile = None, None
@@ -262,13 +265,47 @@ class DeleteTopic:
         if place is None:
             return
         side, topic = application.site_of(place[0]).side, place[0]
-        if topic not in world.clusters[side].topic_ids():
-            return
-        for txn in [txn for txn in application.open_txns if any(name == topic for name, _ in txn.writer.sequences)]:
+        if topic in world.clusters[side].topic_ids():
+            _delete(world, side, topic)
+            world.lost |= {record.value for record in application.written if record.topic == topic}
+
+
+def _delete(world: MovingWorld, side: str, topic: str) -> None:
+    """Delete a topic of a cluster. Transactions of clients that have written to it there end before."""
+    application = world.application
+    for txn in [txn for txn in application.open_txns if txn.side == side]:
+        if any(name == topic for name, _ in txn.writer.sequences):
             application.end(txn, is_commit=False)
-        world.clusters[side].delete_topic(topic)
-        world.deleted.add(topic)
-        world.lost |= {record.value for record in application.written if record.topic == topic}
+    world.clusters[side].delete_topic(topic)
+    world.deleted.add(topic)
+
+
+@dataclass(frozen=True)
+class RecreateTopic:
+    """Somebody deletes a topic and creates it again: where its wave is, or at the other cluster."""
+
+    topic: int
+    is_elsewhere: bool = False
+
+    def perform(self, commands: Commands) -> None:
+        world, application = commands.world, commands.world.application
+        place = _place(world, "east", self.topic, 0)
+        if place is None:
+            return
+        topic, site = place[0], application.site_of(place[0])
+        side = other_side(site.side) if self.is_elsewhere else site.side
+        cluster = world.clusters[side]
+        if topic not in cluster.topic_ids():
+            return
+        partitions = cluster.partitions(topic)
+        _delete(world, side, topic)
+        cluster.create_topic(topic, partitions)
+        world.recreated.add(topic)
+        world.lost |= {
+            record.value
+            for record in application.written
+            if record.topic == topic and (record.side == side or not self.is_elsewhere)
+        }
 
 
 @dataclass(frozen=True)
@@ -323,10 +360,14 @@ class StopMirror:
 
 @dataclass(frozen=True)
 class PutBackTables:
-    """Put an older copy of the tables of a mirror in their place, counted from the newest on. It is stopped for that."""
+    """Put an older copy of the tables of a mirror in their place, counted from the newest on.
+
+    It is stopped for that. `is_running`: nobody stops it, and what it keeps in its checkpoint stays.
+    """
 
     mirror: int
     copy: int
+    is_running: bool = False
 
     def perform(self, commands: Commands) -> None:
         world = commands.world
@@ -334,11 +375,14 @@ class PutBackTables:
         copies = [copy for copy in service.copies if copy.tables.get("offset_map")]
         if not copies:
             return
-        world.kill(service)
+        service.exchanged_under = service.process if self.is_running else None
+        if not self.is_running:
+            world.kill(service)
         current = world.copied_tables(service)
         if service.newest is None or _rows(current) > _rows(service.newest):
             service.newest = current
-        world.put_back(service, copies[-1 - self.copy % len(copies)])
+        older = copies[-1 - self.copy % len(copies)]
+        world.put_back(service, replace(older, checkpoint=None) if self.is_running else older)
 
 
 @dataclass(frozen=True)

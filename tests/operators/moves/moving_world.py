@@ -77,6 +77,8 @@ class Service:
     copies: list[TablesCopy] = field(default_factory=list)
     newest: TablesCopy | None = None
     """What was in the place of older tables that were put back."""
+    exchanged_under: Process | None = None
+    """What ran when that was done, and was not stopped."""
     is_given_up: bool = False
     """Its last error says that it may not run any more."""
 
@@ -115,14 +117,21 @@ class MovingWorld:
         self.lost: set[str] = set()
         """Values of topics that somebody has deleted."""
         self.deleted: set[str] = set()
+        self.recreated: set[str] = set()
         self.left: set[str] = set()
         """Topics that a rollback has left where they are."""
+        self.given_up: set[str] = set()
+        """Topics that move with no wave any more."""
         self.runs = self.kills = self.remedies = 0
         self.migration_copies: list[dict[str, Versions]] = []
         """The table of the migration before each command."""
         self.newest_migration: dict[str, Versions] | None = None
         """What was in its place before an older one was put back."""
         self._progress_at_s = self._put_back_at_s = 0.0
+        self.conductor: Process | None = None
+        """The last one that was started."""
+        self.after_abort: list[Callable[[], None]] = []
+        """What is to be done once the wave that is under way is aborted: its conductor was ended for that."""
         folder.mkdir(parents=True, exist_ok=True)
         self._write_files()
         self.files = MigrationFiles(MigrationConfig.load(folder / MIGRATION))
@@ -339,6 +348,14 @@ class MovingWorld:
         if copy.checkpoint is not None:
             self.checkpoints[service.config.checkpoint] = copy.checkpoint.copy()
 
+    def put_newest_back(self, mirror: str) -> None:
+        """Put the newest tables of a mirror in their place, unless they are there."""
+        service = self._service(mirror)
+        if service.newest is not None:
+            self.put_back(service, service.newest)
+            service.newest = None
+            self.events.append(f"{mirror}: put the newest tables back")
+
     # --- commands ---
 
     def command(self, name: str, perform: Callable[[], None], life: Life | None = None) -> MirrorError | None:
@@ -346,7 +363,7 @@ class MovingWorld:
 
         Raise FindingError where it waits for ever, or ends with an error that is none of the package.
         """
-        process = self.processes.start(name, perform, life)
+        process = self.conductor = self.processes.start(name, perform, life)
         self.await_progress(lambda: process.is_over)
         if process.life.is_over:
             self.kills += 1
@@ -398,7 +415,7 @@ class MovingWorld:
             quarantine={side: self._quarantined(topics, side) for side in SIDES},
             read={group: self.application.read[group] for group in site.groups},
             late=Late(self._late(site, settled, Choice.CARRY), self._late(site, settled, Choice.QUARANTINE)),
-            lost=frozenset(self.lost | elsewhere),
+            lost=frozenset(self.lost | elsewhere | {record.value for record in written if record.topic in self.given_up}),
             is_uncommitted=self.setting.isolation == "read_uncommitted",
         )
 
@@ -433,6 +450,7 @@ class MovingWorld:
                     for record in self.application.written
                     if record.side == side
                     and (record.topic, record.partition) == (write["topic"], write["partition"])
+                    and record.topic_id == write.get("topic_id", record.topic_id)
                     and write["start"] <= record.offset < write["end"]
                 }
         return frozenset(found)

@@ -82,6 +82,9 @@ class Operator:
         if found := re.fullmatch(r"resume what was paused: `shallow-mirror resume (\S+) (.+)`", request):
             file, topics = Path(found[1]).name, shlex.split(found[2])
             return lambda: world.controls(world.services[file]).add("resume", topics)
+        if found := re.fullmatch(r"put the newest tables of the mirror (\S+) in their place", request):
+            mirror = found[1]
+            return lambda: world.put_newest_back(mirror)
         if request.startswith("make these offsets committable at "):
             return lambda: self._make_committable(seen)
         if found := re.fullmatch(r"run `shallow-mirror run (\S+)` as a service", request):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tests.operators.moves.commands import Command, Commands
 from tests.operators.moves.moving_world import MovingWorld, Service
 from tests.operators.world import FindingError
 
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import (
     ConfigError,
     CopiesDifferError,
@@ -19,6 +21,7 @@ from shallow_mirror.errors import (
     OffsetMapConflictError,
     OlderTablesError,
 )
+from shallow_mirror.operations.forget import forget
 
 _LACKING = re.compile(r"target topic (\S+?):? has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)")
 MOST_REMEDIES = 12
@@ -139,7 +142,7 @@ def put_newest_back(commands: Commands, error: MirrorError, chance: random.Rando
     older = [service for service in world.services.values() if service.newest is not None]
     if not older and not world.had_older_tables:
         raise FindingError(f"the newest tables are in their place, and are called older: {error}")
-    stopped = [service for service in older if not service.is_wanted]
+    stopped = [service for service in older if not service.is_wanted or service.exchanged_under is service.process]
     for service in stopped:
         _put_newest_back(world, service)
     return "put the newest tables back" if stopped else wait(commands, error, chance)
@@ -168,6 +171,16 @@ def read_something(commands: Commands, error: MirrorError, _chance: random.Rando
     return "let the groups read"
 
 
+def read_on(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Start the consumers of groups that have records to read which were not copied."""
+    world = commands.world
+    for group, side in re.findall(r"group (\S+): [^\n]* Let its consumers read on at (\w+)", str(error)):
+        (site,) = (site for site in world.application.sites if group in site.groups)
+        world.application.start_consumers(site, side)
+    world.let(60)
+    return "let the groups read on"
+
+
 def leave_deleted(commands: Commands, error: MirrorError, chance: random.Random) -> str:
     """Give the wave up: somebody has deleted its topics where it is."""
     world = commands.world
@@ -192,6 +205,31 @@ def delete_offsets(commands: Commands, error: MirrorError, _chance: random.Rando
     if not commands.operator.delete_offsets(str(error)):
         raise FindingError(f"no offset is named: {error}")
     return "kafka-consumer-groups.sh --delete-offsets"
+
+
+def leave_given_up(commands: Commands, error: MirrorError, chance: random.Random) -> str:
+    """Give the wave up: it has topics that its mirror does not copy any more, because they are gone somewhere."""
+    world = commands.world
+    named = set(re.findall(r"does not copy (\S+) \(|(\S+) (?:was|is) (?:deleted at|forgotten)", str(error)))
+    topics = {topic.strip(",") for pair in named for topic in pair if topic}
+    if not topics or not topics <= world.deleted:
+        raise FindingError(f"no topic is gone: {error}")
+    world.given_up |= topics
+    if world.state().under_way is None:
+        return NOTHING_TO_DO
+    return abort(commands, error, chance)
+
+
+def exclude_lost_topics(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Exclude topics in the file of the reverse mirror of which the cluster has lost the records to which it would go back."""
+    world = commands.world
+    ((names, file),) = re.findall(r"(.+) w(?:as|ere) deleted at east since the move, .*: exclude \w+ in (\S+) ", str(error))
+    if world.state().under_way is not None:
+        abort(commands, error, _chance)
+    topics = names.replace(" and ", ", ").split(", ")
+    world.exclude(Path(file).stem, topics)
+    world.left |= set(topics)
+    return f"topics.exclude in {Path(file).name}: {topics}"
 
 
 def exclude_deleted_topics(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
@@ -232,14 +270,20 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
     (ConfigError, "are older than the move: ", put_newest_back),
+    (ConfigError, "and leave it out of the wave", leave_given_up),
+    (ConfigError, "let it copy it or leave it out of the wave", leave_given_up),
+    (ConfigError, "is forgotten (`shallow-mirror forget`)", leave_given_up),
+    (ConfigError, "only west has what was moved: exclude it in", exclude_lost_topics),
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
+    (ConfigError, "`shallow-mirror resume` continues the copy", resume),
     (ConfigError, "yet: run it until `shallow-mirror status", run_mirror),
     (ConfigError, "has to copy exactly the topics of the wave", exclude_deleted_topics),
     (ConfigError, "a move needs topics that only the mirror has written to", leave_wave),
     (ConfigError, "`migrate abort` takes back", take_back),
-    (ConfigError, "`shallow-mirror resume` continues the copy", resume),
+    (ConfigError, "copies nothing of such a topic: `shallow-mirror status` of its file", wait),
+    (ConfigError, "Let its consumers read on at", read_on),
     (ConfigError, "has no group with committed offsets at", read_something),
     (ConfigError, "has fewer partitions", add_partitions),
     (ConfigError, "nothing was copied: give --quarantine", quarantine),
@@ -262,22 +306,66 @@ def take_remedy(commands: Commands, error: MirrorError, chance: random.Random) -
     raise FindingError(f"no remedy is known for {type(error).__name__}: {error}") from error
 
 
+def abort_and_change(commands: Commands) -> None:
+    """Abort the wave whose conductor was ended for that, and change the files."""
+    world = commands.world
+    refused = commands.perform("abort")
+    changes, world.after_abort = world.after_abort, []
+    for change in changes:
+        change()
+    if refused is not None and "nothing is under way" not in str(refused):
+        raise FindingError(f"a wave cannot be aborted: {refused}")
+
+
 def exclude_from_mirror(world: MovingWorld, service: Service, topic: str) -> None:
-    """Exclude a deleted topic; while a wave is under way no file may change, and the mirror is started again in vain."""
+    """Exclude a deleted topic. While a wave is under way no file may change: it is aborted before.
+
+    Behind its point of no return the topic is forgotten.
+    """
     if topic not in world.deleted:
         raise FindingError(f"nobody has deleted {topic}")
-    if world.state().under_way is None:
-        world.exclude(service.config.mirror, [topic])
-        if service.config.source.alias == "west":
-            world.left.add(topic)  # a rollback leaves there what has the name of a deleted topic
-        world.events.append(f"{service.config.mirror}: topics.exclude: {topic}")
+    under_way = world.state().under_way
+    if topic not in world.recreated:
+        if under_way is None:
+            _exclude(world, service, topic)
+    elif under_way is None:
+        _exclude(world, service, topic)
+    elif not under_way.can_abort:
+        config = service.config
+        forget(config, TableStorage.to_write(config.table_location, config.tables_writer), [topic], is_applied=True)
+        _note_given_up(world, service, topic)
+        world.events.append(f"{config.mirror}: shallow-mirror forget {topic}")
+    elif not world.after_abort:
+        assert world.conductor is not None
+        world.processes.kill(world.conductor)
+        world.after_abort.append(lambda: _exclude(world, service, topic))
+
+
+def _exclude(world: MovingWorld, service: Service, topic: str) -> None:
+    world.exclude(service.config.mirror, [topic])
+    _note_given_up(world, service, topic)
+    world.events.append(f"{service.config.mirror}: topics.exclude: {topic}")
+
+
+def _note_given_up(world: MovingWorld, service: Service, topic: str) -> None:
+    if service.config.source.alias == "west":
+        world.left.add(topic)  # a rollback leaves there what has the name of a deleted topic
+    elif topic in world.recreated:
+        world.given_up.add(topic)
+
+
+def _copy_recreated(world: MovingWorld, service: Service, topic: str) -> None:
+    """Exclude it, or let what has its name now be copied from its first record."""
+    if topic not in world.recreated or (world.chance.random() < 0.5 and world.state().under_way is None):
+        exclude_from_mirror(world, service, topic)
+        return
+    world.change(service.config.mirror, "read", on_data_loss="continue")
+    world.events.append(f"{service.config.mirror}: read.on_data_loss: continue")
 
 
 def _put_newest_back(world: MovingWorld, service: Service) -> None:
     assert service.newest is not None, "the newest tables are in their place, and are called older"
-    world.put_back(service, service.newest)
-    service.newest = None
-    world.events.append(f"{service.config.mirror}: put the newest tables back")
+    world.put_newest_back(service.config.mirror)
 
 
 def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
@@ -293,6 +381,9 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
         world.clusters[service.config.target.alias].add_partitions(found[1], int(found[2]))
         world.events.append(f"{service.config.mirror}: added partitions to {found[1]}")
     elif found := _EXCLUDED.search(text):
-        exclude_from_mirror(world, service, found["target_of"] or found["source"])
+        if found["source"]:
+            _copy_recreated(world, service, found["source"])
+        else:
+            exclude_from_mirror(world, service, found["target_of"])
     else:
         raise FindingError(f"no remedy is known for {service.config.mirror}: {type(error).__name__}: {text}") from error

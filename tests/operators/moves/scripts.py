@@ -109,7 +109,31 @@ def script_of(seed: int) -> Script:
     more = random.Random(f"{seed} table of the migration")
     if more.random() < 0.15:
         script.insert(more.randint(2, len(script)), actions.PutBackMigration(more.randrange(3)))
-    return Script(setting, tuple(script))
+    return _with_late_additions(Script(setting, tuple(script)), seed)
+
+
+def _with_late_additions(script: Script, seed: int) -> Script:
+    """Add actions that came later, so that a seed has the history that it always had otherwise."""
+    chance = random.Random(f"{seed} tables of a running mirror")
+    if chance.random() < 0.2:
+        script = _with_action(script, actions.PutBackTables(chance.randrange(3), chance.randrange(4), is_running=True), chance)
+    chance = random.Random(f"{seed} topics that are created again")
+    if chance.random() < 0.3:
+        script = _with_action(script, actions.RecreateTopic(chance.randrange(3), chance.random() < 0.5), chance)
+    return script
+
+
+def _with_action(script: Script, action: Action, chance: random.Random) -> Script:
+    """Return the script with one more action: between its actions, or during one of its commands."""
+    commands = [number for number, each in enumerate(script.actions) if isinstance(each, Conduct)]
+    if chance.random() < 0.4:
+        at = chance.randint(1, len(script.actions))
+        return replace(script, actions=(*script.actions[:at], action, *script.actions[at:]))
+    at = chance.choice(commands)
+    conduct = script.actions[at]
+    assert isinstance(conduct, Conduct)
+    meanwhile = (*conduct.meanwhile, (_step(chance), chance.randint(1, _REQUESTS), action))
+    return replace(script, actions=(*script.actions[:at], replace(conduct, meanwhile=meanwhile), *script.actions[at + 1 :]))
 
 
 def perform(script: Script, folder: Path) -> Done:

@@ -10,6 +10,7 @@ from tests.operators.moves.commands import Commands, Kill
 from tests.operators.moves.moving_world import FORWARD, Setting
 from tests.operators.moves.scripts import Script, perform
 from tests.operators.moves.surroundings import opened_world
+from tests.operators.moves.test_older_controls import stop_writers
 
 from shallow_mirror.migration.steps import Step
 
@@ -89,4 +90,34 @@ def test_groups_come_back_through_the_newest_map_of_the_move_only(tmp_path: Path
         assert "Put the newest tables back" in refused
         world.put_back(forward, newest)
         assert commands.perform("rollback") is None
+        assert world.check() == []
+
+
+def test_tables_that_are_exchanged_under_a_running_mirror_without_work_are_noticed_by_the_conductor(tmp_path: Path) -> None:
+    older = ((Step.HAND_OVER, 12, PutBackTables(0, 1, is_running=True)),)
+    script = Script(Setting(quiet="2 seconds", seed=1069), (Let(10), Conduct("run", meanwhile=older, choice=432767)))
+    done = perform(script, tmp_path / "world")
+    assert done.finding is None
+    assert any(
+        "WAITS: put the newest tables of the mirror forward in their place (the tables are older" in event
+        for event in done.events
+    )
+
+
+def test_a_topic_that_was_registered_in_newer_tables_is_no_topic_that_waits_for_its_copy(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, forward = Commands(world), world.services[FORWARD]
+        world.begin()
+        world.let(10)
+        older = world.copied_tables(forward)
+        CreateTopic(0, 1).perform(commands)
+        world.let(10)
+        stop_writers(world)
+        newest = world.copied_tables(forward)
+        world.put_back(forward, older)
+        refused = str(commands.perform("run"))
+        assert "the tables are older than the target" in refused
+        assert "has not registered" not in refused
+        world.put_back(forward, newest)
+        assert commands.perform("run") is None
         assert world.check() == []

@@ -21,6 +21,7 @@ from tests.operators.moves.actions import (
     KillMirror,
     Let,
     PutBackMigration,
+    RecreateTopic,
     ResetGroup,
     Settle,
     StopConsumers,
@@ -33,6 +34,7 @@ from tests.operators.moves.surroundings import opened_world
 from tests.operators.scripts import Done
 
 from shallow_mirror.checkpoints.rows import MigrationRow
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
@@ -40,6 +42,7 @@ from shallow_mirror.migration import late_settling, newest_row, passage, point_o
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
+from shallow_mirror.operations.forget import forget
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
@@ -237,6 +240,24 @@ def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_pat
         assert commands.perform("quarantine") is None
         assert commands.perform("rollback") is None
         assert world.check() == []
+
+
+def test_a_move_is_refused_where_a_copy_was_deleted_and_names_the_topic_and_not_its_groups(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, forward = Commands(world), world.services[FORWARD]
+        world.begin()
+        world.let(20)
+        forward.is_wanted = False
+        world.kill(forward)
+        RecreateTopic(0, is_elsewhere=True).perform(commands)
+        refused = str(commands.perform("run"))
+        assert "a was deleted at west, with what mirror forward had copied: move it with a mirror that has another" in refused
+        assert "group ga" not in refused
+        forget(forward.config, TableStorage.to_write(forward.config.table_location, "auto"), ["a"], is_applied=True)
+        forward.is_wanted = True
+        world.start(forward)
+        world.let(10)
+        assert forward.is_running
 
 
 def late(world: MovingWorld) -> int:

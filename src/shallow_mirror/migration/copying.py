@@ -1,0 +1,117 @@
+"""Waits until the mirror has copied a wave: first nearly all of it, then the rest behind writers that have stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shallow_mirror.migration.blocking_transactions import BlockingTransactions
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
+from shallow_mirror.migration.observations import LogEnds, MappedEnd, lag_offsets, named, not_copied
+from shallow_mirror.migration.point_of_no_return import wait_for_resume
+from shallow_mirror.migration.sentences import not_running, status_hint
+from shallow_mirror.migration.steps import Step
+from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import TopicPartition
+
+POLL_S = 0.2
+"""Pause between two looks while writers are stopped; each is a few requests."""
+SLOW_POLL_S = 1.0
+CLOSE_S = 10.0
+"""The mirror has caught up when it copies what the logs hold within this time."""
+LOOK_S = 10.0
+"""After this time of waiting, and each time again, the target is asked whether the tables of the mirror are older."""
+
+
+class Copying:
+    """Of one wave in one direction."""
+
+    def __init__(self, owner: Owner, effects: Effects, reports: Reports, waiting: Waiting, clock: Clock) -> None:
+        self._owner, self._effects, self._reports, self._waiting, self._clock = owner, effects, reports, waiting, clock
+        self._retried = waiting.retried
+        self._older: str | None = None
+        self._looked_at_s = 0.0
+
+    def catch_up(self) -> Detail | Step:
+        """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
+        blocking = self._begun()
+        ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
+        while True:
+            if moving := self._moving_topics():
+                self._reports.says(f"{named(moving)}: handed over, and were not at the check: the mirror has other tables since")
+                return Step.CHECK
+            run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
+            is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
+            # New partitions have no lag while they are empty, but nothing of them is copied before the mirror has found them.
+            unregistered = sorted(ends.keys() - mapped.keys())
+            took_s = self._clock.monotonic() - listed_s
+            if is_running and lag == 0 and not unregistered and took_s <= CLOSE_S:
+                return {"copied_within_s": round(took_s, 3)}
+            # The mirror was too slow for these ends: it is measured with new ones.
+            if took_s > CLOSE_S:
+                ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
+            if is_running and took_s <= CLOSE_S:
+                self._clock.sleep(POLL_S)
+            elif not is_running:
+                seen = not_running(self._effects.mirror_id, run)
+                self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+            elif not self._is_held_up(blocking, ends, mapped, SLOW_POLL_S):
+                new = f", not registered yet: {named(unregistered)}" if unregistered else ""
+                seen = f"{counted(lag, 'offset')} left to copy{new}; {status_hint(self._effects.mirror_file)}"
+                self._waiting.for_somebody(f"keep the mirror {self._effects.mirror_id} running", seen, SLOW_POLL_S)
+
+    def copy_rest(self, stopped: Mapping[TopicPartition, int]) -> Detail | Step:
+        request = f"keep the mirror {self._effects.mirror_id} running"
+        blocking = self._begun()
+        while True:
+            ends = self._retried(self._effects.log_ends)
+            if {name: log.end for name, log in ends.items()} != stopped:
+                self._reports.says("the writers are not stopped: log ends have moved since")
+                return Step.STOP_WRITERS
+            # Positions behind log ends: if those are as the writers left them, all is copied once positions are there.
+            mapped = self._retried(self._effects.mapped_ends)
+            behind = not_copied(ends, mapped)
+            if not behind:
+                return {}
+            # STOP_WRITERS has taken them back, in tables that are not in place any more.
+            if self._moving_topics():
+                self._retried(self._owner.rows)  # raises FencedError: another conductor may have handed them over since
+                self._retried(self._effects.resume)
+            run = self._retried(self._effects.run)
+            is_running = run is not None and not run.is_over
+            if not is_running:
+                self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
+            elif not self._is_held_up(blocking, ends, mapped, POLL_S):
+                seen = f"not copied: {named(behind)}; {status_hint(self._effects.mirror_file)}"
+                self._waiting.for_progress(f"the mirror {self._effects.mirror_id} to copy", seen, POLL_S)
+
+    def is_something_left(self) -> bool:
+        """Say which partitions are not copied to their ends, although they were when the rest was copied."""
+        left = not_copied(self._retried(self._effects.log_ends), self._retried(self._effects.mapped_ends))
+        if left:
+            self._reports.says(f"{named(left)}: not copied any more: records were written since, or the mirror has older tables")
+        return bool(left)
+
+    def _begun(self) -> BlockingTransactions:
+        self._older, self._looked_at_s = None, self._clock.monotonic()
+        return BlockingTransactions(self._effects, self._waiting, self._clock)
+
+    def _is_held_up(
+        self, blocking: BlockingTransactions, ends: LogEnds, mapped: Mapping[TopicPartition, MappedEnd], pause_s: float
+    ) -> bool:
+        """Wait for `pause_s` for whoever keeps a mirror that runs from copying. Return False if nobody does."""
+        if wait_for_resume(self._effects, self._waiting) or blocking.wait(ends, mapped, pause_s):
+            return True
+        # A mirror that has nothing to copy does not notice that its tables were exchanged for older ones.
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_at_s >= LOOK_S:
+            self._older, self._looked_at_s = self._retried(self._effects.older_tables), now_s
+        if self._older is not None:
+            request = f"put the newest tables of the mirror {self._effects.mirror_id} in their place"
+            self._waiting.for_somebody(request, self._older, pause_s)
+        return self._older is not None
+
+    def _moving_topics(self) -> list[str]:
+        """Return the topics of the wave that are handed over, or to be handed over."""
+        controls = self._retried(self._effects.controls)
+        return sorted({*controls.requested, *controls.handed_over}.intersection(self._effects.topics()))
