@@ -41,7 +41,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     TableWriter,
     Update,
 )
-from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
+from shallow_mirror.errors import FencedError, OffsetMapConflictError, OlderTablesError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -369,12 +369,22 @@ class LedgerOwner:
         return snapshot
 
     def _read_newest(self, snapshot: TableSnapshot) -> Recorded:
-        """Return the records of the newest commit. Raises FencedError if another run wrote it, OffsetMapConflictError."""
+        """Return the records of the newest commit.
+
+        Raises FencedError if a later run wrote it, OlderTablesError if an earlier one did, OffsetMapConflictError.
+        """
         newest = read_recorded(snapshot, self._layout.title)
         if newest is None:
             raise OffsetMapConflictError(f"{self._layout.title} has lost its recorded version")
         if newest.run == UNKNOWN_RUN and newest.version == self._recorded.version:
             return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
+        if newest.run_epoch < self._recorded.run_epoch:
+            raise OlderTablesError(
+                f"run epoch {newest.run_epoch} ({newest.run})",
+                f"this run has taken them over as run epoch {self._recorded.run_epoch}",
+                what="run",
+                if_lost="if they are lost, a start with these says what they lack",
+            )
         if newest.run.run_id != self._recorded.run.run_id:
             raise FencedError(f"{newest.run}, run epoch {newest.run_epoch}")
         return newest

@@ -15,7 +15,7 @@ from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
 from shallow_mirror.migration.copying import Copying
 from shallow_mirror.migration.evidence import changed_topics
-from shallow_mirror.migration.group_blockers import commit_problems, is_pending
+from shallow_mirror.migration.group_blockers import commit_problems, is_pending, loses_copies
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.wave_hooks import WaveHooks
 from shallow_mirror.migration.observations import (
@@ -300,6 +300,10 @@ class WaveConductor:
             if {name: log.end for name, log in ends.items()} != from_document(state.done[Step.STOP_WRITERS]["ends"]):
                 self._reports.says("the writers are not stopped: log ends have moved since")
                 return Step.STOP_WRITERS
+            if loses_copies(report):
+                self._reports.says("offsets of groups lead to no copy any more: the wave is checked again")
+                self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                return Step.CHECK
             # Pending offsets wait for others to end; all others need an operator.
             if is_pending(report):
                 self._waiting.for_progress(

@@ -25,6 +25,11 @@ def is_pending(report: GroupsReport) -> bool:
     return all(partition.outcome is Outcome.PENDING for partition in left)
 
 
+def loses_copies(report: GroupsReport) -> bool:
+    """Return whether an offset is of a topic that was deleted and created again on either side: no commit gets better."""
+    return any(partition.outcome is Outcome.RECREATED for partition in report.partitions)
+
+
 def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int], lost: Collection[str] = ()) -> list[str]:
     """Return problems that no waiting changes: all but offsets that the mirror has yet to reach.
 

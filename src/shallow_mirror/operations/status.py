@@ -323,7 +323,9 @@ def read_run(config: MirrorConfig | RestoreConfig, spark: Any = None) -> RunStat
 
 def run_status(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
     """Return the run as the map records it; the table `runs` adds its version and outcome, unless they were not written."""
-    rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
+    # Runs with copies of the tables number their run epochs alike.
+    of_run = (Comparison("run_epoch", "=", recorded.run_epoch), Comparison("run_id", "=", recorded.run.run_id))
+    rows = tables.read(run_history.RUNS_TABLE, of_run)
     columns = {name: value for row in rows for name, value in row.items() if value is not None}
     outcome, run = columns.get("outcome"), run_of(recorded)
     return replace(

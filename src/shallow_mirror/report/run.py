@@ -91,8 +91,8 @@ def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture 
 def _read_runs(tables: BestEffortTables, newest_run_epoch: int) -> list[Mapping[str, Any]]:
     """Return a row for each run, from its two rows."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
-    runs: dict[int, dict[str, Any]] = {}
+    runs: dict[tuple[int, str], dict[str, Any]] = {}
     for row in rows:
         values = {name: value for name, value in row.items() if value is not None}
-        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.schema.names)).update(values)
-    return [runs[epoch] for epoch in sorted(runs)]
+        runs.setdefault((row["run_epoch"], row["run_id"]), dict.fromkeys(run_history.RUNS.schema.names)).update(values)
+    return sorted(runs.values(), key=lambda run: (run["run_epoch"], run["started_at"]))
