@@ -164,6 +164,12 @@ class FakeEffects:
         added = {ADDED: MappedEnd(0, 0)} if is_added else {}
         return {PARTITION: MappedEnd(end, end if has_copied else 0), **added}
 
+    def topic_ids(self) -> dict[str, str]:
+        return {"orders": "id of orders"}
+
+    def left_topics(self) -> frozenset[str]:
+        return frozenset()
+
     def older_tables(self) -> str | None:
         return None
 

@@ -59,7 +59,7 @@ def test_offsets_that_no_copy_covers_are_looked_at_but_for_the_marker_of_each_tr
 @pytest.fixture(autouse=True)
 def _without_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster is there to note the newest row of the table."""
-    monkeypatch.setattr(NewestRow, "require_in", lambda *_: None)
+    monkeypatch.setattr(NewestRow, "require_in", lambda _, read: read())
     monkeypatch.setattr(NewestRow, "note", lambda *_: None)
 
 

@@ -62,6 +62,7 @@ class Passage(Protocol):
     @property
     def origin_alias(self) -> str: ...
     def topics(self) -> tuple[str, ...]: ...
+    def left_topics(self) -> frozenset[str]: ...
     def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def older_tables(self) -> str | None: ...
@@ -105,13 +106,19 @@ def problems_of(passage: Passage) -> list[str]:
 
 
 def _topic_problems(passage: Passage) -> Iterator[str]:
-    topics, wave = passage.topics(), passage.wave
+    topics, wave, left = passage.topics(), passage.wave, passage.left_topics()
+    if left and not topics:
+        here = passage.origin_alias
+        yield (
+            f"waves: {wave.name}: nothing to roll back: no topic of it is left at {here} that the mirror copies "
+            f"({named(sorted(left))}). Other waves can go back with `shallow-mirror migrate rollback FILE --wave NAME`"
+        )
     hidden = unauthorized_topics(passage.origin, wave.topics, (), topics, request_deadline())
     forgotten = passage.forgotten_topics()
     for pattern in wave.topics:
         if pattern in hidden:
             yield f"{passage.mirror.source_cluster_name}: topic {pattern}: {hidden[pattern]}"
-        elif any(re.fullmatch(pattern, topic) for topic in topics):
+        elif any(re.fullmatch(pattern, topic) for topic in {*topics, *left}):
             continue
         elif closed := [topic for topic in forgotten if re.fullmatch(pattern, topic)]:
             yield (

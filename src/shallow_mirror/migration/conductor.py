@@ -35,6 +35,7 @@ from shallow_mirror.migration.point_of_no_return import PointOfNoReturn
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.migration.topic_ids import created_again
 from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.migration.writers_at_rest import await_rest
 from shallow_mirror.migration.writing_producers import holders_sentence
@@ -194,10 +195,14 @@ class WaveConductor:
         problems = self._retried(self._effects.problems)
         if problems:
             raise ConfigError(problems)
+        if left := sorted(self._retried(self._effects.left_topics)):
+            here = self._effects.origin_alias
+            self._reports.says(f"{named(left)}: deleted at {here} or excluded from the mirror, and left out of the rollback")
         return {"topics": list(self._retried(self._effects.topics))}
 
     def _verify(self, state: WaveState) -> Detail | Step:
         ends = self._retried(self._effects.log_ends)
+        ids = self._retried(self._effects.topic_ids)
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
         mapped = self._retried(self._effects.mapped_ends)
         if lacking := sorted(ends.keys() - mapped.keys()):
@@ -205,7 +210,11 @@ class WaveConductor:
             return Step.CATCH_UP
         after = self._first_positions(state)
         compared = self._compare(state, after)
-        return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
+        return {
+            **_compared(compared),
+            "until": mapped_document(not_before(mapped, after)),
+            "topic_ids": {name: ids[name] for name in self._effects.topics() if name in ids},
+        }
 
     def _verify_rest(self, state: WaveState) -> Detail | Step:
         other, mirror = self._effects.other_alias, self._effects.mirror_id
@@ -219,7 +228,7 @@ class WaveConductor:
             else:
                 request = f"keep the mirror {mirror} running, and end the transactions of others that are open at {other}"
             self._waiting.for_somebody(request, seen, SLOW_POLL_S)
-        after = mapped_of(state.done[Step.VERIFY]["until"])
+        after = self._verified_positions(state)
         # Before and behind the comparison: one that reads older tables covers less than all.
         if self._copying.is_something_left():
             return Step.STOP_WRITERS
@@ -243,6 +252,16 @@ class WaveConductor:
                 compared.sentences, effects.origin_alias, effects.other_alias, effects.mirror_file, self._config.path
             )
         return compared
+
+    def _verified_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
+        """Return the positions up to which VERIFY has compared; of a topic that was created again since, the first ones."""
+        verified = state.done[Step.VERIFY]
+        known = {name: (topic_id,) for name, topic_id in verified.get("topic_ids", {}).items()}
+        again = created_again(self._retried(self._effects.topic_ids), known)
+        until, first = mapped_of(verified["until"]), self._first_positions(state)
+        return {name: end for name, end in until.items() if name.topic not in again} | {
+            name: end for name, end in first.items() if name.topic in again
+        }
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
         """Return the positions from which a rollback compares: the reverse mirror only copies records from after the move."""

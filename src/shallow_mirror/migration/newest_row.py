@@ -5,7 +5,7 @@ The note is written behind its row and in front of what the row announces. Kafka
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -35,12 +35,13 @@ class NewestRow:
     def group(self) -> str:
         return f"{self.mirror.mirror}-steps.{self.name}"
 
-    def require_in(self, rows: Sequence[MigrationRow]) -> None:
-        """Raise ConfigError if the target has a note of a newer row than all of these. Raises RetriableError."""
+    def require_in(self, read: Callable[[], Sequence[MigrationRow]]) -> Sequence[MigrationRow]:
+        """Return what `read` returns. Raise ConfigError if the target has a note of a newer row. Raises RetriableError."""
         newest, _ = self._read()
+        rows = read()  # behind the note: a conductor that runs adds rows and notes them
         known = RowNote.of(rows[-1]) if rows else None
         if newest is None or (known is not None and newest.position <= known.position):
-            return
+            return rows
         raise ConfigError(
             f"the table of {self.name} is older than the target: its newest row is {known or 'none'}, but "
             f"consumer group {self.group} on {self.mirror.target_cluster_name} notes {newest}. Nothing was done: steps "

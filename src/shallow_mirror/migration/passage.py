@@ -107,7 +107,7 @@ class Passage:
         A rollback leaves later topics where they are if the operator has excluded them from the reverse mirror, also later ones
         with the names of topics that were moved and deleted. So it does with topics of which the other cluster has lost the copy.
         """
-        ids, forgotten = self._topic_ids(), self._forgotten_ids()
+        ids, forgotten = self.topic_ids(), self._forgotten_ids()
         names = [name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name)]
         if self.direction is Direction.ROLLBACK:
             excluded = {name for name in names if not self.mirror.topics.is_included(name)}
@@ -117,9 +117,13 @@ class Passage:
         # Internal topics are never mirrored, whichever pattern matches them.
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
+    def left_topics(self) -> frozenset[str]:
+        """Of a rollback: return the moved topics that stay where the wave is, or were deleted there."""
+        return self.moved_topics.difference(self.topics())
+
     def replaced_topics(self) -> frozenset[str]:
         """Of a rollback: return the topics that were deleted since the move, and created again."""
-        return created_again(self._topic_ids(), copied_ids(self.files.mirror)).intersection(self.topics())
+        return created_again(self.topic_ids(), copied_ids(self.files.mirror)).intersection(self.topics())
 
     def lost_topics(self, names: Collection[str]) -> frozenset[str]:
         """Return those of `names` whose records the other cluster does not have any more: their topics there were deleted, and
@@ -134,9 +138,10 @@ class Passage:
     def forgotten_topics(self) -> tuple[str, ...]:
         """Return the topics that the origin has now and the mirror copies nothing of, because they are forgotten."""
         forgotten = self._forgotten_ids()
-        return tuple(sorted(name for name, topic_id in self._topic_ids().items() if topic_id in forgotten)) if forgotten else ()
+        return tuple(sorted(name for name, topic_id in self.topic_ids().items() if topic_id in forgotten)) if forgotten else ()
 
-    def _topic_ids(self) -> dict[str, str]:
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of all topics of the origin, by name."""
         listed = self._origin.metadata(None, request_deadline()).topics
         return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
 
@@ -261,7 +266,7 @@ class Passage:
                 self.mirror,
                 self.boundary,
                 pattern,
-                left=self.moved_topics.difference(self.topics()),
+                left=self.left_topics(),
                 is_applied=is_applied,
                 transactional_id=self.commit_id,
             )

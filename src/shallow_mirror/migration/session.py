@@ -75,8 +75,7 @@ def read_state(files: MigrationFiles) -> MigrationState:
 
 def read_newest_state(files: MigrationFiles) -> MigrationState:
     """Return the state of the migration. Raises as `read_state`; ConfigError where the table is an older copy, RetriableError."""
-    rows = _rows(files)
-    NewestRow(files.mirror, files.config.migration).require_in(rows)
+    rows = NewestRow(files.mirror, files.config.migration).require_in(lambda: _rows(files))
     return state_of(rows, [wave.name for wave in files.config.waves])
 
 
@@ -321,7 +320,7 @@ def owned_log(location: TableLocation, newest: NewestRow, fingerprint: str, cloc
     storage = TableStorage(location)
     storage.require_conditional_writes()
     log = MigrationLog.open(storage, newest.name)
-    newest.require_in(log.rows())
+    newest.require_in(log.rows)
     owner = log.take_over(RunIdentity.of_this_process(), fingerprint, clock.now_ms, newest.note)
     try:
         yield owner

@@ -223,7 +223,7 @@ class ResetGroup:
 
 @dataclass(frozen=True)
 class CreateTopic:
-    """Create a topic that a wave matches, where the wave is."""
+    """Create a topic that a wave matches, where the wave is; none where it matches no other names."""
 
     wave: int
     partitions: int
@@ -231,7 +231,7 @@ class CreateTopic:
     def perform(self, commands: Commands) -> None:
         site = _site(commands.world, self.wave)
         name = f"{site.letters[0]}2"
-        if name not in commands.world.clusters[site.side].topic_ids():
+        if not commands.world.setting.has_plain_names and name not in commands.world.clusters[site.side].topic_ids():
             commands.world.clusters[site.side].create_topic(name, self.partitions)
 
 

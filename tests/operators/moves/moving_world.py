@@ -57,6 +57,8 @@ class Setting:
     """
 
     waves: tuple[str, ...] = ("ab",)
+    has_plain_names: bool = False
+    """The waves name their topics; without, by a pattern that matches later ones as well."""
     is_denied: bool = False
     is_started_by_conductor: bool = False
     isolation: str = "read_committed"
@@ -151,7 +153,7 @@ class MovingWorld:
             reverse = f"back-{wave}.yaml"
             self._write(reverse, self._mirror(f"back-{wave}", wave, *reversed(SIDES)))
             groups = [f"g{letter}" for letter in wave]
-            waves.append({"name": wave, "topics": [f"[{wave}].*"], "groups": groups, "reverse": reverse})
+            waves.append({"name": wave, "topics": self.patterns(wave), "groups": groups, "reverse": reverse})
         writers: dict[str, Any] = {"quiet": self.setting.quiet}
         if self.setting.is_denied:
             writers |= {"stop": "deny", "principals": [PRINCIPAL]}
@@ -166,6 +168,9 @@ class MovingWorld:
                 "tables": "migration",
             },
         )
+
+    def patterns(self, wave: str) -> list[str]:
+        return list(wave) if self.setting.has_plain_names else [f"[{wave}].*"]
 
     def _mirror(self, name: str, letters: str, source: str, target: str) -> dict[str, Any]:
         document = mirror_runs.document(

@@ -58,7 +58,8 @@ class Operator:
         if found := re.search(r"waits for the mirror (\S+) to .*`shallow-mirror status", sentence):
             self.keep_running(found[1], is_blocked=True)
         for site in application.sites:
-            if found := re.search(rf"point the writers of \[{site.wave}\]\.\* to (\w+)$", sentence):
+            patterns = ", ".join(self._world.patterns(site.wave))
+            if found := re.search(rf"point the writers of {re.escape(patterns)} to (\w+)$", sentence):
                 application.start_writers(site, found[1])
             if found := re.search(rf"start the consumers of {', '.join(site.groups)} at (\w+),", sentence):
                 application.start_consumers(site, found[1])

@@ -117,6 +117,8 @@ def _with_late_additions(script: Script, seed: int) -> Script:
     chance = random.Random(f"{seed} tables of a running mirror")
     if chance.random() < 0.2:
         script = _with_action(script, actions.PutBackTables(chance.randrange(3), chance.randrange(4), is_running=True), chance)
+    if random.Random(f"{seed} plain names").random() < 0.25:
+        script = replace(script, setting=replace(script.setting, has_plain_names=True))
     chance = random.Random(f"{seed} topics that are created again")
     if chance.random() < 0.3:
         script = _with_action(script, actions.RecreateTopic(chance.randrange(3), chance.random() < 0.5), chance)

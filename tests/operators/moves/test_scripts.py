@@ -27,7 +27,7 @@ from tests.operators.moves.actions import (
     StopConsumers,
     WritersComeAgain,
 )
-from tests.operators.moves.commands import Command, Commands, Kill
+from tests.operators.moves.commands import Command, Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting
 from tests.operators.moves.scripts import Script, explained, perform, script_of
 from tests.operators.moves.surroundings import opened_world
@@ -35,7 +35,7 @@ from tests.operators.scripts import Done
 
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.errors import FencedError, RetriableError
+from shallow_mirror.errors import ConfigError, FencedError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes
@@ -226,6 +226,42 @@ def test_a_rollback_is_refused_while_the_cluster_that_it_goes_back_to_has_lost_a
         assert [difference for difference in world.check() if ", written to a-" not in difference] == []
 
 
+PLAIN = Setting(quiet="2 seconds", has_plain_names=True)
+
+
+@pytest.mark.parametrize("side", ["east", "west"])
+def test_a_wave_that_names_its_topics_goes_back_without_one_that_was_deleted(tmp_path: Path, side: str) -> None:
+    with opened_world(tmp_path / "world", PLAIN) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        world.deleted.add("a")
+        world.clusters[side].delete_topic("a")
+        if side == "east":
+            assert "exclude it in " in str(commands.perform("rollback"))
+            world.change("back-ab", "topics", exclude=["a"])
+            world.let(20)
+        assert commands.perform("rollback") is None
+        assert "  a: deleted at west or excluded from the mirror, and left out of the rollback" in world.events
+        assert [difference for difference in world.check() if ", written to a-" not in difference] == []
+
+
+def test_a_wave_whose_only_topic_was_deleted_has_nothing_to_roll_back(tmp_path: Path) -> None:
+    setting = Setting(waves=("a", "b"), quiet="2 seconds", has_plain_names=True)
+    with opened_world(tmp_path / "world", setting) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        DeleteTopic(1).perform(commands)
+        refused = str(commands.perform("rollback"))
+        assert (
+            "waves: b: nothing to roll back: no topic of it is left at west that the mirror copies (b). Other waves can go back with"
+            in refused
+        )
+
+
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
     with opened_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)
@@ -258,6 +294,23 @@ def test_a_move_is_refused_where_a_copy_was_deleted_and_names_the_topic_and_not_
         world.start(forward)
         world.let(10)
         assert forward.is_running
+
+
+def test_a_topic_that_is_created_again_and_copied_behind_the_first_comparison_is_compared_from_its_first_record(
+    tmp_path: Path,
+) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(20)
+        world.change("forward", "read", on_data_loss="continue")
+
+        def create_again() -> None:
+            RecreateTopic(0).perform(commands)
+            world.application.write("east", "a", 0, 2)
+
+        assert commands.perform("run", meanwhile=[Meanwhile(Step.STOP_WRITERS, 3, create_again)]) is None
+        assert world.check() == []
 
 
 def late(world: MovingWorld) -> int:
@@ -370,9 +423,26 @@ def test_the_generator_finds_commands_that_believe_an_older_table_of_the_migrati
         Conduct("run"),
     )
     assert performed(*script).finding is None
-    monkeypatch.setattr(NewestRow, "require_in", lambda *_: None)
+    monkeypatch.setattr(NewestRow, "require_in", lambda _, read: read())
     monkeypatch.setattr(NewestRow, "note", lambda *_: None)
     assert performed(*script).finding is not None
+
+
+def test_a_row_that_a_conductor_adds_while_its_table_is_compared_makes_the_table_no_older_one(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        world.begin()
+        world.let(10)
+        newest, rows = NewestRow(world.files.mirror, world.files.config.migration), [_row("one")]
+
+        def read() -> list[MigrationRow]:
+            before = list(rows)
+            rows.append(replace(rows[0], sequence=8))
+            newest.note(rows[-1])
+            return before
+
+        assert [row.sequence for row in newest.require_in(read)] == [7]
+        with pytest.raises(ConfigError, match=r"row 7 of conductor 2 .* notes row 8 of conductor 2"):
+            newest.require_in(lambda: rows[:1])
 
 
 def test_of_two_conductors_with_copies_of_one_table_the_second_is_fenced(tmp_path: Path) -> None:

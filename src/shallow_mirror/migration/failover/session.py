@@ -30,9 +30,7 @@ def read_failover(files: FailoverFiles) -> FailoverState:
 
 def read_newest_failover(files: FailoverFiles) -> FailoverState:
     """Return the state. Raises as `read_failover`; ConfigError where the table is an older copy, RetriableError."""
-    rows = _rows(files)
-    NewestRow(files.mirror, files.config.failover).require_in(rows)
-    return state_of(rows)
+    return state_of(NewestRow(files.mirror, files.config.failover).require_in(lambda: _rows(files)))
 
 
 def _rows(files: FailoverFiles) -> Sequence[MigrationRow]:
