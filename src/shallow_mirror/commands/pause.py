@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -13,12 +14,15 @@ import typer
 from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import Conf
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 
 if TYPE_CHECKING:
     from shallow_mirror.checkpoints.logs.topics import Controls
     from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.sinks.kafka import NewestControl
+
+_log = logging.getLogger(__name__)
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of source topics.")]
 
@@ -59,7 +63,10 @@ def resume(conf: Conf, topics: Topics) -> None:
 
 @contextmanager
 def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
-    """Yield the table of controls. Raises ConfigError with every topic that the file does not include, or that does not exist."""
+    """Yield the table of controls, and note its newest row on the target behind the block.
+
+    Raises ConfigError with every topic that the file does not include, or that does not exist; OlderTablesError.
+    """
     from shallow_mirror.checkpoints.logs.topics import Controls
     from shallow_mirror.checkpoints.tables import TableStorage
 
@@ -77,7 +84,32 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
         controls = Controls.open(storage)
         state = controls.read()
         _require_topics(config, storage, [topic for topic in topics if topic not in state.not_copied])
+        newest = _newest_control(config, storage)
+        if newest is not None:
+            newest.require_in(controls.read)
         yield controls
+        if newest is not None:
+            newest.note(controls.read().rows)
+
+
+def _newest_control(config: MirrorConfig, storage: TableStorage) -> NewestControl | None:
+    """Return the note of the newest row; None before the first run, and where the target does not answer, which is logged."""
+    from shallow_mirror.broker import Cluster
+    from shallow_mirror.broker.cluster import REACH_MS, reach
+    from shallow_mirror.checkpoints import OffsetMap
+    from shallow_mirror.deadline import Deadline
+    from shallow_mirror.sinks.kafka import NewestControl
+
+    if storage.offset_map.snapshot() is None:
+        return None
+    with closing(Cluster(config.target.client)) as target:
+        try:
+            reach(target, config.target_cluster_name, Deadline.after_ms(REACH_MS, time.monotonic))
+        except RetriableError as error:
+            _log.warning("tables that lack this command are not noticed until the mirror runs: %s", error)
+            return None
+    map_id = OffsetMap.open(storage, mirror=config.mirror).map_id
+    return NewestControl(config.target.client, config.mirror, map_id)
 
 
 def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.types import SourcePartition
 
 _ANSWER_MS = 20_000.0
@@ -54,7 +55,7 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
     """Return the topics of these names that are gone; with `is_applied` close their entries.
 
     Both clusters are asked now. Raises ConfigError with every name that is not gone, was never mirrored or is forgotten already,
-    and if a migration is handing it over; RetriableError if a cluster does not answer; as `Controls`.
+    and if a migration is handing it over; OlderTablesError; RetriableError if a cluster does not answer; as `Controls`.
     """
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     table = Controls.open(storage)
@@ -92,7 +93,10 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
     if remaining:
         raise ConfigError([f"{name}: the source and the target still have it: exclude it (topics.exclude)" for name in remaining])
     if is_applied:
+        newest = NewestControl(config.target.client, config.mirror, offset_map.map_id)
+        newest.require_in(table.read)
         table.forget([entry.topic for entry in gone], sorted({entry.topic.topic for entry in gone if entry.ends_pause}))
+        newest.note(table.read().rows)
     return gone
 
 

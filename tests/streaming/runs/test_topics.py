@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from shallow_mirror import cli
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import BatchRefusedError, ConfigError, IncompleteRunError, TopicRecreatedError
+from shallow_mirror.errors import BatchRefusedError, ConfigError, IncompleteRunError, OlderTablesError, TopicRecreatedError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.verify import verify_mirror
@@ -52,10 +53,10 @@ def _micro_batch_sizes(settings: MirrorConfig) -> list[int]:
     return [row["size_bytes"] for row in sorted(rows, key=lambda row: row["micro_batch"])]
 
 
-def _say(*words: str) -> None:
+def _say(*words: str, exit_code: int = 0) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
-    assert ended.value.code == 0
+    assert ended.value.code == exit_code
 
 
 def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_first_offset(
@@ -157,7 +158,7 @@ def test_records_without_a_key_are_copied_before_a_copy_is_compacted_and_by_the_
 
 @pytest.mark.usefixtures("micro_batch_loop")
 def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hold_up_a_start(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
     other, gone = f"{topic}.other", f"{topic}.gone"
@@ -171,7 +172,17 @@ def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hol
     catch_up(settings, spark)
     assert [read_values(target, name) for name in (topic, other, gone)] == [["first"], ["first"], []]
     conf = runs.conf_file(tmp_path, source, target, [f"{topic}.*"])
+    tables, before, newest = Path(settings.tables), tmp_path / "before", tmp_path / "newest"
+    shutil.copytree(tables, before)
     _say("pause", str(conf), topic)
+    tables.rename(newest)
+    shutil.copytree(before, tables)
+    _say("resume", str(conf), topic, exit_code=4)
+    assert "their newest row of the table controls is none" in capsys.readouterr().err
+    with pytest.raises(OlderTablesError, match=rf"notes row 1 \(pause of {topic}"):
+        catch_up(settings, spark)
+    shutil.rmtree(tables)
+    newest.rename(tables)
     with Running(settings, spark) as mirror:
         write(source, topic, ["second"])
         write(source, other, ["second"])
