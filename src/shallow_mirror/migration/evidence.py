@@ -83,7 +83,8 @@ def reopening(evidence: Evidence, done: Mapping[Step, Mapping[str, Any]]) -> Reo
     foreign |= compared.keys() - evidence.other_ends.keys()
     foreign |= set(open_partitions(evidence.other_ends))
     if foreign:
-        return Reopening(Step.VERIFY_REST, f"a client wrote to {named(sorted(foreign))} since the comparison: compared again")
+        names = named(sorted(foreign))
+        return Reopening(Step.VERIFY_REST, f"{names}: written by a client or deleted since the comparison: compared again")
     left = _not_in_place(evidence.groups)
     if left:
         return Reopening(Step.COMMIT_GROUPS, f"offsets of groups {named(left)} have changed since: they are moved again")

@@ -115,9 +115,14 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
         raise ConfigError(f"wave {returning.name} is rolling back: finish that with `shallow-mirror migrate rollback FILE`")
     pending = [wave for wave in files.config.waves if state.waves[wave.name].phase in (Phase.AT_SOURCE, Phase.MOVING)]
     if not pending:
-        for each in state.waves.values():
-            if each.phase is Phase.RETURNED:
-                reports.says(f"{each.name}: {each.phase}: it cannot move again with these mirrors")
+        if returned := [wave.name for wave in state.waves.values() if wave.phase is Phase.RETURNED]:
+            raise ConfigError(
+                [
+                    f"wave {name} was rolled back: it cannot move again with these mirrors. Mirror its topics into new ones, "
+                    "with another mirror id, tables and checkpoint, and move it by another migration file"
+                    for name in returned
+                ]
+            )
         return state
     pending.sort(key=lambda wave: state.waves[wave.name].phase is not Phase.MOVING)
     _require_ready(files, state, pending[0], Direction.MOVE, options)

@@ -262,6 +262,17 @@ def test_a_wave_whose_only_topic_was_deleted_has_nothing_to_roll_back(tmp_path: 
         )
 
 
+def test_a_wave_that_was_rolled_back_does_not_move_again_with_success(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        assert commands.perform("run") is None
+        assert commands.perform("rollback") is None
+        assert "wave ab was rolled back: it cannot move again with these mirrors" in str(commands.perform("run"))
+
+
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
     with opened_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)
