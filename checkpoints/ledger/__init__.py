@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.ledger.commit_metadata import (
         Recorded as Recorded,
         RunIdentity as RunIdentity,
+        taken_over_error as taken_over_error,
         version_of as version_of,
     )
     from shallow_mirror.checkpoints.ledger.commits import read_snapshot as read_snapshot

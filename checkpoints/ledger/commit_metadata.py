@@ -28,7 +28,7 @@ from shallow_mirror.checkpoints.rows.schema import (
 )
 from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.tables.table_protocol import COUNTED_VERSION, COUNTERS, CommitEntry, TableSnapshot
-from shallow_mirror.errors import ConfigError, OffsetMapConflictError
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OlderTablesError
 from shallow_mirror.types import SlotTxn
 
 
@@ -221,6 +221,23 @@ _NO_RECORD_REMEDY = (
     "rows with another name and other tables: for a mirror write max(source_end) of each source partition into topics.start; of "
     "the newest micro_batch source_start instead, unless a read_committed consumer reads a record at target_start"
 )
+
+
+def taken_over_error(newest: Recorded, own: Recorded) -> MirrorError | None:
+    """Return the error of a run that has written `own` and finds `newest` in its table, of another run; None if it is its own.
+
+    An earlier run is the newest one of a table only if an older copy of it was put in its place.
+    """
+    if newest.run_epoch < own.run_epoch:
+        return OlderTablesError(
+            f"run epoch {newest.run_epoch} ({newest.run})",
+            f"this run has taken them over as run epoch {own.run_epoch}",
+            what="run",
+            if_lost="if they are lost, a start with these says what they lack",
+        )
+    if newest.run.run_id != own.run.run_id:
+        return FencedError(f"{newest.run}, run epoch {newest.run_epoch}")
+    return None
 
 
 def read_recorded(snapshot: TableSnapshot, title: str = OFFSET_MAP_LAYOUT.title) -> Recorded | None:

@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.ledger.commit_metadata import (
     is_settled,
     read_recorded,
     run_id_of,
+    taken_over_error,
 )
 from shallow_mirror.checkpoints.ledger.commits import ATTEMPTS, claim, compact_if_due, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.ledger.row_count_check import CountedPieces, RowCountCheck
@@ -41,7 +42,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     TableWriter,
     Update,
 )
-from shallow_mirror.errors import FencedError, OffsetMapConflictError, OlderTablesError, OutcomeUnknownError
+from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -378,15 +379,8 @@ class LedgerOwner:
             raise OffsetMapConflictError(f"{self._layout.title} has lost its recorded version")
         if newest.run == UNKNOWN_RUN and newest.version == self._recorded.version:
             return self._recorded  # a version is of one run; who wrote it was cleaned from the log while the mirror was idle
-        if newest.run_epoch < self._recorded.run_epoch:
-            raise OlderTablesError(
-                f"run epoch {newest.run_epoch} ({newest.run})",
-                f"this run has taken them over as run epoch {self._recorded.run_epoch}",
-                what="run",
-                if_lost="if they are lost, a start with these says what they lack",
-            )
-        if newest.run.run_id != self._recorded.run.run_id:
-            raise FencedError(f"{newest.run}, run epoch {newest.run_epoch}")
+        if (error := taken_over_error(newest, self._recorded)) is not None:
+            raise error
         return newest
 
     def _next_version(self, *, is_odd: bool) -> int:

@@ -39,6 +39,7 @@ from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runs.gone_topics import problems_of_gone
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
+from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
@@ -234,6 +235,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             {source.topic for source in positions},
             self.controls,
             paused_path,
+            idle_map=IdleMap(self.storage.to_read(), self.config.mirror, self.owner.recorded),
             cycles=self.cycles,
             newest=self.newest_control,
             held=self.held,

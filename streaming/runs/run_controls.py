@@ -7,7 +7,7 @@ is not paused, or not handed over, and the mirror would copy it again.
 from __future__ import annotations
 
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls, older_controls
-from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
+from shallow_mirror.errors import FencedError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
 
 
@@ -38,13 +38,13 @@ class RunControls:
             self._ending = FencedError("a fail-over has ended this mirror")
         return controls
 
-    def end(self, error: OlderTablesError) -> None:
+    def end(self, error: MirrorError) -> None:
         """Raise the error, here and in `require_running`."""
         self._ending = error
         raise error
 
     def require_running(self) -> None:
-        """Raise OlderTablesError if any thread has found that the table is older than it was, FencedError after a fail-over."""
+        """Raise OlderTablesError if any thread has found that tables are older than they were, FencedError after a take-over."""
         if self._ending is not None:
             raise self._ending
 

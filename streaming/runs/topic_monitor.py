@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +23,7 @@ from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, OlderTablesError, RetriableError
+from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
@@ -32,6 +32,7 @@ from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
+from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE
 from shallow_mirror.types import SourcePartition
@@ -70,6 +71,7 @@ class TopicMonitor:
         controls: RunControls,
         paused_path: Path,
         *,
+        idle_map: IdleMap,
         cycles: CycleDetector,
         newest: NewestControl,
         held: HeldSettings,
@@ -87,7 +89,7 @@ class TopicMonitor:
         self._config = config
         self._targets = targets
         self._mirrored = frozenset(mirrored)
-        self._controls = controls
+        self._controls, self._idle_map = controls, idle_map
         self._paused_path = paused_path
         self._cycles = cycles
         self._newest = newest
@@ -126,6 +128,7 @@ class TopicMonitor:
             follower = self._follower(source, target)
             while not self._stop.wait(controls_s):
                 self._read_controls()
+                self._look_at_map()
                 routes = self._targets.names()
                 self._cycles.check_while_running({name: target for name, target in routes.items() if name not in self._gone})
                 if time.monotonic() >= check_at:
@@ -150,6 +153,15 @@ class TopicMonitor:
                 self._controls.table.add("handed-over", sorted(controls.requested))
         except (MirrorError, OSError) as error:  # OSError: the file for the planner, on a full disk
             self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")
+
+    def _look_at_map(self) -> None:
+        try:
+            self._idle_map.look()
+        except (OlderTablesError, FencedError) as error:
+            with suppress(MirrorError):
+                self._controls.end(error)
+        except (MirrorError, OSError) as error:
+            self._repeated.warn("map", f"the offset map cannot be read: {error}")
 
     def _keep_note(self, controls: TopicControls) -> bool:
         """Return whether the target has a note of the last row. Raises OlderTablesError, also in the thread of the query."""

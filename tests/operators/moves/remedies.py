@@ -365,7 +365,8 @@ def _copy_recreated(world: MovingWorld, service: Service, topic: str) -> None:
 
 
 def _put_newest_back(world: MovingWorld, service: Service) -> None:
-    assert service.newest is not None, "the newest tables are in their place, and are called older"
+    # They may have been put back while the mirror looked.
+    assert service.newest is not None or world.had_older_tables, "the newest tables are in their place, and are called older"
     world.put_newest_back(service.config.mirror)
 
 

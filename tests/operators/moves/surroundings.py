@@ -33,6 +33,7 @@ def opened_world(folder: Path, setting: Setting) -> Iterator[MovingWorld]:
                 if monitor._stop.is_set():
                     return
                 monitor._read_controls()
+                monitor._look_at_map()
                 there = world.clusters[monitor._config.target.alias].topic_ids()
                 names = monitor._targets.names()
                 monitor._cycles.check_while_running({name: target for name, target in names.items() if target in there})

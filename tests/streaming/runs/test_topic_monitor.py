@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.checkpoints.ledger import Recorded, RunIdentity, version_of
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls
-from shallow_mirror.errors import FencedError, OlderTablesError, RetriableError
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runs import idle_map
+from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
@@ -59,12 +63,17 @@ class Newest:
         return self.is_answering
 
 
+def recorded(epoch: int, number: int = 0, run_id: str = "own") -> Recorded:
+    return Recorded(version=version_of(epoch, number), run=RunIdentity(run_id=run_id, host="host", pid=1, started_at_ms=0))
+
+
 def monitored(
     table: Controls,
     paused_path: Path,
     cycles: Cycles,
     newest: Newest | None = None,
     controls: RunControls | None = None,
+    looks: IdleMap | None = None,
 ) -> TopicMonitor:
     config: Any = SimpleNamespace()
     targets: Any = SimpleNamespace()
@@ -77,6 +86,7 @@ def monitored(
         (),
         controls or RunControls(table),
         paused_path,
+        idle_map=IdleMap(TableStorage("unused"), "m", lambda: recorded(1)) if looks is None else looks,
         cycles=given,
         newest=notes,
         held=held,
@@ -224,3 +234,42 @@ def test_settings_of_a_topic_that_was_handed_over_are_not_followed_any_more(tmp_
         monitor._read_controls()
         monitor._follow(given, {"gone"}, monitor._deadline())
         assert follower.left_out[-1] == {"gone", *left_out}
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        (recorded(2, 4), None),
+        (recorded(2, 6), None),
+        (recorded(2, 2), OlderTablesError),
+        (recorded(1, 4, "former"), OlderTablesError),
+        (recorded(3, 0, "later"), FencedError),
+        (recorded(2, 4, "another copy"), FencedError),
+    ],
+    ids=["unchanged", "just decided", "older", "of a former run", "taken over", "diverged"],
+)
+def test_a_mirror_without_work_ends_once_its_map_is_exchanged_or_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: Recorded, expected: type[MirrorError] | None
+) -> None:
+    opened: list[None] = []
+
+    def open_map(*_: object, **__: object) -> Any:
+        opened.append(None)
+        return SimpleNamespace(recorded=lambda: newest)
+
+    monkeypatch.setattr(idle_map, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(idle_map, "OffsetMap", SimpleNamespace(open=open_map))
+    own = [recorded(2, 2), recorded(2, 4), recorded(2, 4)]
+    controls = RunControls(Controls.open(str(tmp_path)))
+    looks = IdleMap(TableStorage(str(tmp_path)), "m", lambda: own.pop(0))
+    monitor = monitored(controls.table, tmp_path / "paused.json", Cycles(lambda: True), controls=controls, looks=looks)
+    monitor._look_at_map()
+    monitor._look_at_map()
+    assert not opened, "a run that decides notices by itself"
+    monitor._look_at_map()
+    assert len(opened) == 1
+    if expected is None:
+        controls.require_running()
+    else:
+        with pytest.raises(expected):
+            controls.require_running()
