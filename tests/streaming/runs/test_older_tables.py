@@ -14,6 +14,7 @@ from tests.support.preserved_logs import read_all
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import OlderTablesError
+from shallow_mirror.streaming.runs import idle_map
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -126,3 +127,31 @@ def test_a_running_mirror_copies_no_paused_topic_while_its_controls_are_away_and
         with pytest.raises(OlderTablesError, match=rf"but this run has read row 2 \(pause of {other}\)"):
             mirror.wait_for_error()
     assert read_values(target, paused) == ["1"]
+
+
+@pytest.mark.usefixtures("micro_batch_loop")
+def test_a_mirror_without_work_ends_where_its_map_was_exchanged_for_an_older_one(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    settings = MirrorConfig.load(runs.conf_file(tmp_path, source, target, [topic_name]))
+    offset_map, older, newest = tmp_path / "tables" / "offset_map", tmp_path / "older", tmp_path / "newest"
+    create_topic(source, topic_name)
+    write(source, topic_name, ["1"])
+    monkeypatch.setattr(idle_map, "LOOK_EVERY_S", 1.0)
+    with Running(settings, spark) as mirror:
+        mirror.wait_for("the first record", lambda: runs.positions(settings) == {(topic_name, 0): 1})
+        shutil.copytree(offset_map, older)
+        write(source, topic_name, ["2"])
+        mirror.wait_for("the second record", lambda: runs.positions(settings) == {(topic_name, 0): 2})
+        offset_map.rename(newest)
+        older.rename(offset_map)
+        with pytest.raises(OlderTablesError, match="but this run has written version"):
+            mirror.wait_for_error()
+    with pytest.raises(OlderTablesError, match="has the receipt of decision"):
+        catch_up(settings, spark)
+    shutil.rmtree(offset_map)
+    newest.rename(offset_map)
+    write(source, topic_name, ["3"])
+    catch_up(settings, spark)
+    assert read_values(target, topic_name) == ["1", "2", "3"]
