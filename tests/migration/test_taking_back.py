@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.test_migration_file import written
 
-from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration import Options, passage as passage_module, session
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.steps import Direction
 
 
-def test_topics_that_the_reverse_mirror_has_received_are_not_taken_back_from_it(tmp_path: Path) -> None:
+def test_topics_that_the_reverse_mirror_has_received_are_not_taken_back_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(config: MirrorConfig, action: ControlAction, topics: Sequence[str]) -> None:
+        """Ask no cluster, as there is none."""
+        Controls.open(config.tables).add(action, topics)
+
+    monkeypatch.setattr(passage_module, "add_noted", add)
     files = written(tmp_path)
     ours, theirs = Controls.open(files.mirror.tables), Controls.open(files.reverses["all"].tables)
     with closing(Passage(files, files.config.waves[0], Direction.MOVE)) as passage:

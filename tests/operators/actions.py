@@ -12,7 +12,7 @@ from tests.operators.lives import KilledError, Life
 from tests.operators.remedies import take_remedy
 from tests.operators.world import FindingError, World
 
-from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction
+from shallow_mirror.checkpoints.logs.topics import ControlAction
 from shallow_mirror.errors import ConfigError, MirrorError
 
 MOST_REMEDIES = 8

@@ -29,6 +29,6 @@ if TYPE_CHECKING:
         ForgottenTopics as ForgottenTopics,
         is_closed as is_closed,
     )
-    from shallow_mirror.checkpoints.rows.paused_intervals import ControlRow as ControlRow
+    from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction as ControlAction, ControlRow as ControlRow
 else:
     __getattr__, __dir__ = lazy_names(__name__)

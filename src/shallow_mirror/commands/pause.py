@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.logs.topics import Controls
     from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.config import MirrorConfig
-    from shallow_mirror.sinks.kafka import NewestControl
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
     """
     from shallow_mirror.checkpoints.logs.topics import Controls
     from shallow_mirror.checkpoints.tables import TableStorage
+    from shallow_mirror.operations.noted_controls import note_added, require_newest_tables
 
     config = load_mirror(conf, command)
     unknown = [topic for topic in topics if not config.topics.is_included(topic)]
@@ -84,32 +84,29 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
         controls = Controls.open(storage)
         state = controls.read()
         _require_topics(config, storage, [topic for topic in topics if topic not in state.not_copied])
-        newest = _newest_control(config, storage)
-        if newest is not None:
-            newest.require_in(controls.read)
+        is_noted = _has_map_and_target(config, storage)
+        if is_noted:
+            require_newest_tables(config, spark)
         yield controls
-        if newest is not None:
-            newest.note(controls.read().rows)
+        if is_noted:
+            note_added(config, controls.read().rows, spark)
 
 
-def _newest_control(config: MirrorConfig, storage: TableStorage) -> NewestControl | None:
-    """Return the note of the newest row; None before the first run, and where the target does not answer, which is logged."""
+def _has_map_and_target(config: MirrorConfig, storage: TableStorage) -> bool:
+    """Return whether there is something to note, and where; that the target does not answer is logged."""
     from shallow_mirror.broker import Cluster
     from shallow_mirror.broker.cluster import REACH_MS, reach
-    from shallow_mirror.checkpoints import OffsetMap
     from shallow_mirror.deadline import Deadline
-    from shallow_mirror.sinks.kafka import NewestControl
 
     if storage.offset_map.snapshot() is None:
-        return None
+        return False
     with closing(Cluster(config.target.client)) as target:
         try:
             reach(target, config.target_cluster_name, Deadline.after_ms(REACH_MS, time.monotonic))
         except RetriableError as error:
             _log.warning("tables that lack this command are not noticed until the mirror runs: %s", error)
-            return None
-    map_id = OffsetMap.open(storage, mirror=config.mirror).map_id
-    return NewestControl(config.target.client, config.mirror, map_id)
+            return False
+    return True
 
 
 def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequence[str]) -> None:

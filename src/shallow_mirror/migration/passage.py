@@ -17,12 +17,12 @@ from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, OlderTablesError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import Side
 from shallow_mirror.groups.report import GroupsReport
@@ -39,6 +39,7 @@ from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import copied_ids, created_again, lost_topics, replaced_topics, source_ids
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
+from shallow_mirror.operations.noted_controls import add_noted
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.types import OffsetRange, TopicPartition
@@ -336,7 +337,7 @@ class Passage:
         # Not again after a crash: each row of the table is a request that the mirror has to answer.
         wanted = [topic for topic in self.topics() if topic not in state.moving]
         if wanted:
-            self._controls(self.mirror).add("hand-over", wanted)
+            self._add_control("hand-over", wanted)
 
     def handed_over_within(self, attempts: Sequence[tuple[datetime, datetime]]) -> list[str]:
         """Return the topics that are handed over since one of these attempts, given by begin and end."""
@@ -365,7 +366,14 @@ class Passage:
         # None is handed over if the attempt was aborted before that step.
         handed = [topic for topic in self.topics() if topic in state.moving]
         if handed:
-            self._controls(self.mirror).add("take-back", handed)
+            self._add_control("take-back", handed)
+
+    def _add_control(self, action: ControlAction, topics: Sequence[str]) -> None:
+        """Raise ConfigError where the tables of the mirror are older than the target: the newest ones would not have the row."""
+        try:
+            add_noted(self.mirror, action, topics)
+        except OlderTablesError as older:
+            raise ConfigError(str(older)) from older
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the wave and that waiting does not change."""

@@ -19,8 +19,8 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.noted_controls import note_added, require_newest_tables
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.types import SourcePartition
 
 _ANSWER_MS = 20_000.0
@@ -93,10 +93,9 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
     if remaining:
         raise ConfigError([f"{name}: the source and the target still have it: exclude it (topics.exclude)" for name in remaining])
     if is_applied:
-        newest = NewestControl(config.target.client, config.mirror, offset_map.map_id)
-        newest.require_in(table.read)
+        require_newest_tables(config)
         table.forget([entry.topic for entry in gone], sorted({entry.topic.topic for entry in gone if entry.ends_pause}))
-        newest.note(table.read().rows)
+        note_added(config, table.read().rows)
     return gone
 
 

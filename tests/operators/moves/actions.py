@@ -320,7 +320,7 @@ class PauseTopic:
         if place is not None:
             service = world.copying_service(world.application.site_of(place[0]))
             if service.process is not None:
-                world.controls(service).add("pause", [place[0]])
+                world.add_control(service, "pause", [place[0]])
 
 
 def _service(world: MovingWorld, number: int) -> Service:

@@ -22,7 +22,7 @@ from tests.support import mirror_runs
 from tests.support.inline_streams import Checkpoint, InlineStreams
 
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
@@ -31,6 +31,7 @@ from shallow_mirror.migration import Choice, MigrationState, read_state
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.mirror_process import StartedMirror
+from shallow_mirror.operations.noted_controls import add_noted
 from shallow_mirror.streaming.runs import Mirror
 
 _getpid, _kill = os.getpid, os.kill
@@ -265,6 +266,14 @@ class MovingWorld:
         self.processes.at(seconds, lambda: None)
         self.processes.run_until(lambda: self.clock.now_s >= until)
 
+    def come_to_rest(self) -> None:
+        """Let writers stop, all transactions end, and mirrors copy what is left."""
+        for site in self.application.sites:
+            self.application.stop_writers(site)
+        for txn in list(self.application.open_txns):
+            self.application.end(txn, is_commit=True)
+        self.let(30)
+
     # --- mirrors ---
 
     def start(self, service: Service, life: Life | None = None) -> None:
@@ -322,6 +331,13 @@ class MovingWorld:
 
     def controls(self, service: Service) -> Controls:
         return Controls.open(TableStorage.to_write(service.config.table_location, service.config.tables_writer))
+
+    def add_control(self, service: Service, action: ControlAction, topics: Sequence[str]) -> None:
+        """`shallow-mirror pause` or `resume`, which may be refused."""
+        try:
+            add_noted(service.config, action, topics)
+        except MirrorError as refused:
+            self.events.append(f"{action} {topics}: {type(refused).__name__}: {refused}")
 
     def copying_service(self, site: Site) -> Service:
         """Return the mirror that copies from where the wave is."""

@@ -82,7 +82,7 @@ class Operator:
             return lambda: self.keep_running(mirror, is_blocked="shallow-mirror status" in seen)
         if found := re.fullmatch(r"resume what was paused: `shallow-mirror resume (\S+) (.+)`", request):
             file, topics = Path(found[1]).name, shlex.split(found[2])
-            return lambda: world.controls(world.services[file]).add("resume", topics)
+            return lambda: world.add_control(world.services[file], "resume", topics)
         if found := re.fullmatch(r"put the newest tables of the mirror (\S+) in their place", request):
             mirror = found[1]
             return lambda: world.put_newest_back(mirror)

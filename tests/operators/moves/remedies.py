@@ -130,7 +130,7 @@ def resume(commands: Commands, error: MirrorError, _chance: random.Random) -> st
     world = commands.world
     for service in world.services.values():
         if service.process is not None and (paused := sorted(world.controls(service).read().paused)):
-            world.controls(service).add("resume", paused)
+            world.add_control(service, "resume", paused)
     return "shallow-mirror resume"
 
 

@@ -202,12 +202,7 @@ def _finish(commands: Commands) -> None:
     under_way = world.state().under_way
     if under_way is not None:
         drive(commands, "run" if under_way.phase is Phase.MOVING else "rollback", chance)
-    application = world.application
-    for site in application.sites:
-        application.stop_writers(site)
-    for txn in list(application.open_txns):
-        application.end(txn, is_commit=True)
-    world.let(30)
+    world.come_to_rest()
     if any(late.writes for late in read_late_writes(world.files, world.state()).values()):
         drive(commands, chance.choice(("carry", "quarantine")), chance)
     world.let(30)

@@ -51,21 +51,13 @@ def handed_over(world: MovingWorld) -> tuple[Service, Any]:
     def copy() -> None:
         before.append((world.copied_tables(forward), recorded(forward)))
 
-    stop_writers(world)
+    world.come_to_rest()
     assert Commands(world).perform("run", meanwhile=[Meanwhile(Step.STOP_GROUPS, 0, copy)]) is None
     forward.is_wanted = False
     world.kill(forward)
     older, decided = before[0]
     assert recorded(forward) == decided, "receipts tell that these tables are older"
     return forward, older
-
-
-def stop_writers(world: MovingWorld) -> None:
-    for site in world.application.sites:
-        world.application.stop_writers(site)
-    for txn in list(world.application.open_txns):
-        world.application.end(txn, is_commit=True)
-    world.let(30)
 
 
 def recorded(service: Service) -> Any:
@@ -92,7 +84,7 @@ def test_a_start_without_a_hand_over_is_refused(world: MovingWorld, errors: list
     restart(world, forward)
     assert len(errors) == 1
     assert forward.is_running
-    stop_writers(world)
+    world.come_to_rest()
     assert world.check() == []
 
 
@@ -135,7 +127,7 @@ def test_a_running_mirror_copies_nothing_again_while_its_controls_are_away(world
     exchanged.put_back({**exchanged.copy(), "controls": newest})
     world.let(20)
     assert (errors, forward.is_running) == ([], True)
-    stop_writers(world)
+    world.come_to_rest()
     assert world.check() == []
 
 
@@ -162,7 +154,7 @@ def test_a_running_mirror_ends_where_its_controls_become_older(
     exchange_controls(world, forward, newest)
     restart(world, forward)
     assert forward.is_running
-    stop_writers(world)
+    world.come_to_rest()
     assert world.check() == []
 
 
@@ -180,7 +172,7 @@ def test_a_command_that_notes_its_row_does_not_set_the_note_back(world: MovingWo
 def test_a_target_that_refuses_notes_holds_up_no_move(world: MovingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_control, "write_group_note", refuse)
     assert Commands(world).perform("run") is None
-    stop_writers(world)
+    world.come_to_rest()
     assert world.check() == []
 
 

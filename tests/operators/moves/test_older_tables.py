@@ -10,7 +10,6 @@ from tests.operators.moves.commands import Commands, Kill
 from tests.operators.moves.moving_world import FORWARD, Setting
 from tests.operators.moves.scripts import Script, perform
 from tests.operators.moves.surroundings import opened_world
-from tests.operators.moves.test_older_controls import stop_writers
 
 from shallow_mirror.migration.steps import Step
 
@@ -94,7 +93,7 @@ def test_groups_come_back_through_the_newest_map_of_the_move_only(tmp_path: Path
 
 
 def test_tables_that_are_exchanged_under_a_running_mirror_without_work_are_noticed_by_the_conductor(tmp_path: Path) -> None:
-    older = ((Step.HAND_OVER, 12, PutBackTables(0, 1, is_running=True)),)
+    older = ((Step.VERIFY_REST, 1, PutBackTables(0, 1, is_running=True)),)
     script = Script(Setting(quiet="2 seconds", seed=1069), (Let(10), Conduct("run", meanwhile=older, choice=432767)))
     done = perform(script, tmp_path / "world")
     assert done.finding is None
@@ -112,7 +111,7 @@ def test_a_topic_that_was_registered_in_newer_tables_is_no_topic_that_waits_for_
         older = world.copied_tables(forward)
         CreateTopic(0, 1).perform(commands)
         world.let(10)
-        stop_writers(world)
+        world.come_to_rest()
         newest = world.copied_tables(forward)
         world.put_back(forward, older)
         refused = str(commands.perform("run"))

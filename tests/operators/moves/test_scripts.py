@@ -199,7 +199,7 @@ def test_a_topic_that_was_created_again_comes_back_with_its_records_where_data_l
         west.create_topic("a", 2)
         world.let(30)
         assert commands.perform("rollback") is None
-        world.let(20)
+        world.come_to_rest()
         assert world.check() == []
 
 

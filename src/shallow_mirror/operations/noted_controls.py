@@ -1,0 +1,37 @@
+"""Driver: rows that commands add to the table `controls`: only to the newest copy of it, which a note on the target tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import ControlAction, ControlRow, Controls
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.operations.recover import older_tables
+from shallow_mirror.sinks.kafka import NewestControl
+
+
+def add_noted(config: MirrorConfig, action: ControlAction, topics: Sequence[str], spark: Any = None) -> None:
+    """Add rows to the table. Raises OlderTablesError where the target knows more than the tables; as `older_tables`."""
+    require_newest_tables(config, spark)
+    controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer, spark))
+    controls.add(action, topics)
+    note_added(config, controls.read().rows, spark)
+
+
+def require_newest_tables(config: MirrorConfig, spark: Any = None) -> None:
+    """Raise OlderTablesError where the target knows more than the tables; as `older_tables`."""
+    if (older := older_tables(config, spark)) is not None:
+        raise older
+
+
+def note_added(config: MirrorConfig, rows: Sequence[ControlRow], spark: Any = None) -> None:
+    """Note the last of `rows`, which were read behind its addition. Where the target does not answer, that is logged.
+
+    Raises OlderTablesError if tables were exchanged for older ones meanwhile, to which it may have been added.
+    """
+    require_newest_tables(config, spark)
+    map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror).map_id
+    NewestControl(config.target.client, config.mirror, map_id).note(rows)
