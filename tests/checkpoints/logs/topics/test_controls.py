@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from shallow_mirror.checkpoints.logs.topics import ControlRow, TopicIncarnation
+from shallow_mirror.checkpoints.logs.topics import ControlAction, ControlRow, TopicIncarnation
 from shallow_mirror.checkpoints.logs.topics.controls import Controls
-from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, ControlAction
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
 from shallow_mirror.errors import OffsetMapConflictError
 
 
