@@ -34,6 +34,7 @@ from shallow_mirror.migration.failover import (
     read_failover,
 )
 from shallow_mirror.migration.session import owned_log
+from shallow_mirror.sinks.kafka import NewestControl
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
@@ -252,3 +253,63 @@ def test_an_abort_with_tables_of_before_the_fail_over_is_refused(failed_over: Fa
     assert failed_over.abort().phase == "at the source"
     assert world.run(Life()) is None
     world.check()
+
+
+def test_a_fail_over_with_tables_of_before_an_abort_is_refused(failed_over: FailedOver) -> None:
+    """They say that the mirror is failed over already: the newest ones, put back later, would let it run."""
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    older = tables.copy()
+    failed_over.abort()
+    newest = tables.copy()
+    tables.put_back(older)
+    (problem,) = plan_failover(failed_over.files).problems
+    assert "newest row of the table controls is row 1 (fail-over of a, " in problem
+    assert "on the target notes row 2 (abort-fail-over of a, " in problem
+    with pytest.raises(ConfigError, match="on the target notes row 2 "):
+        failed_over.fail_over()
+    tables.put_back(newest)
+    assert failed_over.fail_over().phase == "failed over"
+    assert isinstance(world.run(Life()), ConfigError)
+
+
+def test_tables_that_become_older_while_a_fail_over_is_checked_are_refused_before_anything_is_added(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    empty = {name: rows for name, rows in tables.copy().items() if name != "controls"}
+    failed_over.abort()
+    newest = tables.copy()
+
+    def checked(_: object) -> list[str]:
+        tables.put_back(empty)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failover_effects.FailoverEffects, "problems", checked)
+        with pytest.raises(OlderTablesError, match="newest row of the table controls is none"):
+            failed_over.fail_over()
+    assert world.controls().read().rows == []
+    tables.put_back(newest)
+    assert failed_over.fail_over().phase == "failed over"
+
+
+def test_an_abort_that_is_killed_behind_its_row_is_noted_by_the_next_one(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    older = tables.copy()
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NewestControl, "note", killed)
+        with pytest.raises(KilledError):
+            failed_over.abort()
+    assert failed_over.abort().phase == "at the source"
+    tables.put_back(older)
+    with pytest.raises(ConfigError, match="on the target notes row 2 "):
+        failed_over.fail_over()

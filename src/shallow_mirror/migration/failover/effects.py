@@ -165,6 +165,7 @@ class FailoverEffects:
         """End the mirror for good and resolve its transactions. Return where it ended."""
         mirror = self.files.mirror
         topics = self.topics()
+        self._require_newest_tables()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         # Before the take-over: a run that starts meanwhile is ended by one of the two.
         if new := [topic for topic in topics if topic not in controls.read().failed_over]:
@@ -172,7 +173,7 @@ class FailoverEffects:
         deadline = Deadline.after_ms(FENCE_MS, time.monotonic)
         with open_operator_session(mirror, "failover", deadline, spark=None, reads_source=False) as session:
             session.recover(deadline)
-            NewestControl(mirror.target.client, mirror.mirror, session.owner.map_id).note(controls.read().rows)
+            self._note(controls)
             session.owner.settle()
             positions = controls.read().forgotten.without(session.owner.positions())
             session.end.outcome = "failover: ended the mirror"
@@ -262,13 +263,20 @@ class FailoverEffects:
         mirror = self.files.mirror
         self._require_newest_tables()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
-        fenced = sorted(controls.read().failed_over)
-        if not fenced:  # by a command that was killed behind this: the mirror may write again, and is no problem
-            return []
-        problems = self.abort_problems(state, despite_groups=despite_groups)
-        if not problems:
+        # None: a command was killed behind the rows. The mirror may write again, and is no problem.
+        if fenced := sorted(controls.read().failed_over):
+            if problems := self.abort_problems(state, despite_groups=despite_groups):
+                return problems
             controls.add("abort-fail-over", fenced)
-        return problems
+        self._note(controls)
+        return []
+
+    def _note(self, controls: Controls) -> None:
+        """Note the newest row on the target, so that older tables are noticed. Raises OlderTablesError, RetriableError."""
+        mirror = self.files.mirror
+        map_id = OffsetMap.open(self._storage, mirror=mirror.mirror).map_id
+        if not NewestControl(mirror.target.client, mirror.mirror, map_id).note(controls.read().rows):
+            raise RetriableError("NOT_NOTED", f"{mirror.target_cluster_name} has not taken the newest row of the table controls")
 
     def _require_newest_tables(self) -> None:
         """Raise OlderTablesError: tables of before the fail-over do not know that it ended the mirror."""
