@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, OlderTablesError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.sync_plan import committed_offsets
 from shallow_mirror.migration import Options
 from shallow_mirror.migration.failover import (
     FailoverState,
@@ -293,6 +296,16 @@ def test_tables_that_become_older_while_a_fail_over_is_checked_are_refused_befor
     assert world.controls().read().rows == []
     tables.put_back(newest)
     assert failed_over.fail_over().phase == "failed over"
+
+
+def test_groups_in_which_mirrors_note_something_come_back_with_no_topic(failed_over: FailedOver) -> None:
+    world = failed_over.world
+    noted = {"m0-origin", "m0-controls", "m0-steps.f"}
+    with closing(GroupClient(world.config.target.client, "target cluster west")) as client:
+        assert noted <= client.listed().keys()
+        assert {commit.group for commit in committed_offsets(client, [*noted, "billing"])} == {"billing"}
+    with closing(failover_effects.FailoverEffects(failed_over.files, SilentReports(), Options())) as effects:
+        assert effects.groups_of(["a"]) == ["billing"]
 
 
 def test_an_abort_that_is_killed_behind_its_row_is_noted_by_the_next_one(
