@@ -84,9 +84,7 @@ def failed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fai
         assert world.run(Life()) is None
         world.target.commit_group("billing", "a", 0, 3)
         monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
-        document = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover"}
-        files = FailoverFiles(FailoverConfig.from_document(document, folder=tmp_path / "world"))
-        scene = FailedOver(world, files)
+        scene = FailedOver(world, files_in(tmp_path / "world"))
         assert scene.fail_over().phase == "failed over"
         yield scene
 
@@ -326,3 +324,64 @@ def test_an_abort_that_is_killed_behind_its_row_is_noted_by_the_next_one(
     tables.put_back(older)
     with pytest.raises(ConfigError, match="on the target notes row 2 "):
         failed_over.fail_over()
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailedOver]:
+    """Yield a world whose topic b was moved by a migration; nothing was failed over."""
+    with opened_world(tmp_path / "world") as world:
+        for topic in ("a", "b"):
+            world.create_source_topic(topic, 1)
+            world.produce(topic, 0, 10)
+            world.source.commit_group("billing", topic, 0, 4)
+        assert world.run(Life()) is None
+        world.sync_groups_beside()
+        world.controls().add("hand-over", ["b"])
+        world.controls().add("handed-over", ["b"])
+        world.target.commit_group("billing", "b", 0, 2)
+        monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
+        yield FailedOver(world, files_in(tmp_path / "world"))
+
+
+def files_in(folder: Path) -> FailoverFiles:
+    document = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover"}
+    return FailoverFiles(FailoverConfig.from_document(document, folder=folder))
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_fail_over_of_topics_that_a_migration_has_moved_is_refused(moved: FailedOver, is_confirmed: bool) -> None:
+    if not is_confirmed:
+        moved.world.controls().add("hand-over", ["a"])
+    names = "b" if is_confirmed else "a, b"
+    (problem,) = plan_failover(moved.files).problems
+    assert problem.startswith(f"a migration has moved {names} to west, or is moving them: ")
+    assert "`shallow-mirror migrate rollback`" in problem
+    assert f"topics.exclude of {moved.files.config.mirror}: they stay where they are" in problem
+    with pytest.raises(ConfigError) as refusal:
+        moved.fail_over()
+    assert refusal.value.problems == (problem,)
+    assert not moved.world.controls().read().failed_over
+
+
+def test_a_fail_over_leaves_out_moved_topics_that_the_mirror_file_excludes(moved: FailedOver, tmp_path: Path) -> None:
+    world = moved.world
+    world.settings.excluded.add("b")
+    moved.files = files_in(tmp_path / "world")
+    assert plan_failover(moved.files).problems == []
+    state = moved.fail_over()
+    assert world.controls().read().failed_over.keys() == {"a"}
+    assert [row["topic"] for row in state.done[Step.FENCE]["partitions"]] == ["a"]
+    assert (state.done[Step.MOVE_GROUPS]["offsets"], state.done[Step.MOVE_GROUPS]["left"]) == (1, [])
+    assert world.target.group_offsets("billing") == {("a", 0): 4, ("b", 0): 2}
+    world.target.produce("b", 0, ["of an application"])
+    world.target.commit_group("billing", "b", 0, 11)
+    assert moved.abort().phase == "at the source"
+
+
+def test_a_mirror_whose_topics_were_all_moved_has_nothing_to_fail_over(moved: FailedOver, tmp_path: Path) -> None:
+    world = moved.world
+    world.controls().add("hand-over", ["a"])
+    world.settings.excluded |= {"a", "b"}
+    moved.files = files_in(tmp_path / "world")
+    (problem,) = plan_failover(moved.files).problems
+    assert problem == "mirror m0 has copied nothing that was not moved by a migration: there is nothing to fail over"
