@@ -411,6 +411,7 @@ class FailoverEffects:
         mirror = self.files.mirror
         deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
         with closing(Cluster(mirror.source.client)) as source:
+            reach(source, mirror.source_cluster_name, deadline)
             for name, topic_id in ids.items():
                 delete_topic_by_id(source, name, topic_id, deadline)
             while left := [
