@@ -35,6 +35,7 @@ from shallow_mirror.migration.failover import (
     fail_over,
     plan_failover,
     read_failover,
+    view,
 )
 from shallow_mirror.migration.session import owned_log
 from shallow_mirror.sinks.kafka import NewestControl
@@ -218,6 +219,11 @@ def test_others_are_denied_again_by_the_mirror_that_continues(failed_over: Faile
         assert deny in store.existing
         failed_over.fail_over()
         assert deny not in store.existing
+
+
+def test_a_command_that_is_done_says_that_its_conductor_has_ended(failed_over: FailedOver) -> None:
+    failed_over.abort()
+    assert view.state_text(failed_over.fail_over(), failed_over.files).splitlines()[0].endswith(", ended")
 
 
 def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) -> None:

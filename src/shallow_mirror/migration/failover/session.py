@@ -114,7 +114,8 @@ def _perform(
         if problems:
             raise ConfigError(problems)
     with _conducted(files, effects, reports, options, way) as conductor:
-        return conductor.run()
+        conductor.run()
+    return read_failover(files)
 
 
 @contextmanager
