@@ -43,7 +43,7 @@ class LateWrite:
     end: int
     record_count: int | None = None
     topic_id: str = ""
-    """Of a topic that was created again since; empty: the topic that was moved. Of diverged records: of their topic."""
+    """Of a topic that was created again since; empty: the topic that was moved. Diverged records have that of their topic."""
 
     def document(self) -> dict[str, Any]:
         name = self.topic_partition
