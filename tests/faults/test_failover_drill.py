@@ -11,8 +11,12 @@ import pytest
 import yaml
 from tests.faults.failover_drill import Drill
 from tests.groups.group_runs import consume
+from tests.migration.fake_effects import KilledError
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console_here
+
+from shallow_mirror.migration import Options
+from shallow_mirror.migration.failover import divergence, fail_back, fail_over
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]
 
@@ -101,6 +105,40 @@ def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_cl
         assert topic not in runs.topics_of(source.bootstrap)
         shown = console_here("failover", "status", str(drill.file))
         assert f"kept: {topic}-1 offsets 20 to 29 (10 records) of east in __diverged.{topic}-1 at west" in shown.lines
+
+
+@pytest.mark.parametrize("is_topic_deleted", [False, True], ids=["expired", "topic deleted"])
+def test_the_way_back_goes_on_where_records_are_gone_before_they_are_kept(
+    two_clusters: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_topic_deleted: bool
+) -> None:
+    (source, target), topic = two_clusters, f"gone-{os.getpid()}-{is_topic_deleted:d}"
+    with Drill(tmp_path, source, target, topic, partitions=1, groups=1) as drill:
+        mirrored = [f"mirrored-{number}" for number in range(20)]
+        runs.write(source.bootstrap, topic, mirrored)
+        mirror = drill.start_mirror(tmp_path / "forward.yaml")
+        runs.wait_for("all copies", lambda: sum(runs.positions(drill.files().mirror).values()) == 20)
+        mirror.stop()
+        fail_over(drill.files(), drill, Options(), despite_source=True)
+        for first in range(0, 15, 5):
+            runs.write(source.bootstrap, topic, [f"only-{number}" for number in range(first, first + 5)])
+        runs.write(target.bootstrap, topic, ["since"])
+
+        def killed(*_: object, **__: object) -> None:
+            raise KilledError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(divergence, "redo", killed)
+            with pytest.raises(KilledError):
+                fail_back(drill.files(), drill, Options())
+        if is_topic_deleted:
+            runs.delete_topic(source.bootstrap, topic)
+        else:
+            runs.delete_records(source.bootstrap, topic, 25)
+        assert fail_back(drill.files(), drill, Options(launch=drill.launch)).phase == "failed back"
+        assert drill.kept_values() == ([] if is_topic_deleted else [f"only-{number}" for number in range(5, 15)])
+        last = 34 if is_topic_deleted else 24
+        assert f"fail-back: not kept, deleted at east before: {topic}-0 offsets 20 to {last}" in drill.lines
+        assert runs.read_values(source.bootstrap, topic) == [*mirrored, "since"]
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import connectivity
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -22,7 +23,15 @@ from shallow_mirror.config.migration_config import MigrationConfig, MigrationFil
 from shallow_mirror.errors import ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.migration import Choice, late_settling, read_state, settle_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
-from shallow_mirror.migration.late_writes import Copied, LateWrite, Passed, gaps_of, holding_records, settled_writes
+from shallow_mirror.migration.late_writes import (
+    Copied,
+    LateWrite,
+    Passed,
+    find_late_writes,
+    gaps_of,
+    holding_records,
+    settled_writes,
+)
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.state import BEGUN, DONE
@@ -275,3 +284,9 @@ def test_a_log_with_only_markers_and_aborted_records_holds_none() -> None:
 def test_the_document_of_a_late_write_is_read_back() -> None:
     assert LateWrite.of(FIRST.document()) == FIRST
     assert str(LateWrite(topic_partition=ORDERS, start=7, end=8)) == "orders-0 offset 7"
+
+
+def test_a_cluster_that_does_not_answer_is_named(files: MigrationFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connectivity, "REACH_MS", 100)
+    with pytest.raises(RetriableError, match="the source cluster east does not answer"):
+        find_late_writes(files, files.config.waves[0], read_state(files).waves["all"])

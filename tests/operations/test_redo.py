@@ -11,9 +11,9 @@ from tests.support.mirror_runs import read_partitions, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, DataLossError
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import OffsetRange, TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]
 
@@ -73,3 +73,26 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
         with pytest.raises(ConfigError, match=reported):
             redo(redo_config(settings, request), request)
     assert "again" not in runs.topics_of(target)
+
+
+def test_what_expires_before_it_is_copied_is_left_out_where_that_is_wanted(
+    two_clusters: Any, topic_name: str, tmp_path: Path
+) -> None:
+    source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
+    runs.create_topic(source, topic)
+    for first in range(0, 30, 3):
+        write(source, topic, [f"{number}" for number in range(first, first + 3)])
+    request = RedoRequest(TopicPartition(topic, 0), 3, 27, f"{topic}-again")
+    derived = redo_config(runs.config(tmp_path, source, target, [topic]), request)
+    small = derived.model_copy(update={"write": derived.write.model_copy(update={"slot_bytes": 1})})
+    with pytest.raises(runs.CrashError):
+        redo(small, request, observer=runs.CrashAt("AwaitVisible"))
+    runs.delete_records(source, topic, 15)
+    with pytest.raises(DataLossError, match="source log starts at 15"):
+        redo(small, request)
+    assert redo(small, request, leaves_out_gone=True).gone == (OffsetRange(6, 15),)
+    copied = [f"{number}" for number in (*range(3, 6), *range(15, 27))]
+    assert read_values(target, f"{topic}-again") == copied
+    runs.delete_topic(source, topic)
+    assert redo(small, request, leaves_out_gone=True).gone == (OffsetRange(6, 15),)
+    assert read_values(target, f"{topic}-again") == copied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, OlderTablesError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.sync_plan import committed_offsets
 from shallow_mirror.migration import Options
 from shallow_mirror.migration.failover import (
     FailoverState,
@@ -32,8 +35,10 @@ from shallow_mirror.migration.failover import (
     fail_over,
     plan_failover,
     read_failover,
+    view,
 )
 from shallow_mirror.migration.session import owned_log
+from shallow_mirror.sinks.kafka import NewestControl
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
@@ -80,9 +85,7 @@ def failed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fai
         assert world.run(Life()) is None
         world.target.commit_group("billing", "a", 0, 3)
         monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
-        document = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover"}
-        files = FailoverFiles(FailoverConfig.from_document(document, folder=tmp_path / "world"))
-        scene = FailedOver(world, files)
+        scene = FailedOver(world, files_in(tmp_path / "world"))
         assert scene.fail_over().phase == "failed over"
         yield scene
 
@@ -218,6 +221,11 @@ def test_others_are_denied_again_by_the_mirror_that_continues(failed_over: Faile
         assert deny not in store.existing
 
 
+def test_a_command_that_is_done_says_that_its_conductor_has_ended(failed_over: FailedOver) -> None:
+    failed_over.abort()
+    assert view.state_text(failed_over.fail_over(), failed_over.files).splitlines()[0].endswith(", ended")
+
+
 def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) -> None:
     failed_over.abort()
     with pytest.raises(ConfigError, match="no fail-over was begun: there is nothing to abort"):
@@ -252,3 +260,134 @@ def test_an_abort_with_tables_of_before_the_fail_over_is_refused(failed_over: Fa
     assert failed_over.abort().phase == "at the source"
     assert world.run(Life()) is None
     world.check()
+
+
+def test_a_fail_over_with_tables_of_before_an_abort_is_refused(failed_over: FailedOver) -> None:
+    """They say that the mirror is failed over already: the newest ones, put back later, would let it run."""
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    older = tables.copy()
+    failed_over.abort()
+    newest = tables.copy()
+    tables.put_back(older)
+    (problem,) = plan_failover(failed_over.files).problems
+    assert "newest row of the table controls is row 1 (fail-over of a, " in problem
+    assert "on the target notes row 2 (abort-fail-over of a, " in problem
+    with pytest.raises(ConfigError, match="on the target notes row 2 "):
+        failed_over.fail_over()
+    tables.put_back(newest)
+    assert failed_over.fail_over().phase == "failed over"
+    assert isinstance(world.run(Life()), ConfigError)
+
+
+def test_tables_that_become_older_while_a_fail_over_is_checked_are_refused_before_anything_is_added(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    empty = {name: rows for name, rows in tables.copy().items() if name != "controls"}
+    failed_over.abort()
+    newest = tables.copy()
+
+    def checked(_: object) -> list[str]:
+        tables.put_back(empty)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failover_effects.FailoverEffects, "problems", checked)
+        with pytest.raises(OlderTablesError, match="newest row of the table controls is none"):
+            failed_over.fail_over()
+    assert world.controls().read().rows == []
+    tables.put_back(newest)
+    assert failed_over.fail_over().phase == "failed over"
+
+
+def test_groups_in_which_mirrors_note_something_come_back_with_no_topic(failed_over: FailedOver) -> None:
+    world = failed_over.world
+    noted = {"m0-origin", "m0-controls", "m0-steps.f"}
+    with closing(GroupClient(world.config.target.client, "target cluster west")) as client:
+        assert noted <= client.listed().keys()
+        assert {commit.group for commit in committed_offsets(client, [*noted, "billing"])} == {"billing"}
+    with closing(failover_effects.FailoverEffects(failed_over.files, SilentReports(), Options())) as effects:
+        assert effects.groups_of(["a"]) == ["billing"]
+
+
+def test_an_abort_that_is_killed_behind_its_row_is_noted_by_the_next_one(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = failed_over.world
+    tables = world.table_folders.at(world.config.tables)
+    older = tables.copy()
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NewestControl, "note", killed)
+        with pytest.raises(KilledError):
+            failed_over.abort()
+    assert failed_over.abort().phase == "at the source"
+    tables.put_back(older)
+    with pytest.raises(ConfigError, match="on the target notes row 2 "):
+        failed_over.fail_over()
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailedOver]:
+    """Yield a world whose topic b was moved by a migration; nothing was failed over."""
+    with opened_world(tmp_path / "world") as world:
+        for topic in ("a", "b"):
+            world.create_source_topic(topic, 1)
+            world.produce(topic, 0, 10)
+            world.source.commit_group("billing", topic, 0, 4)
+        assert world.run(Life()) is None
+        world.sync_groups_beside()
+        world.controls().add("hand-over", ["b"])
+        world.controls().add("handed-over", ["b"])
+        world.target.commit_group("billing", "b", 0, 2)
+        monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
+        yield FailedOver(world, files_in(tmp_path / "world"))
+
+
+def files_in(folder: Path) -> FailoverFiles:
+    document = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover"}
+    return FailoverFiles(FailoverConfig.from_document(document, folder=folder))
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_fail_over_of_topics_that_a_migration_has_moved_is_refused(moved: FailedOver, is_confirmed: bool) -> None:
+    if not is_confirmed:
+        moved.world.controls().add("hand-over", ["a"])
+    names = "b" if is_confirmed else "a, b"
+    (problem,) = plan_failover(moved.files).problems
+    assert problem.startswith(f"a migration has moved {names} to west, or is moving them: ")
+    assert "`shallow-mirror migrate rollback`" in problem
+    assert f"topics.exclude of {moved.files.config.mirror}: they stay where they are" in problem
+    with pytest.raises(ConfigError) as refusal:
+        moved.fail_over()
+    assert refusal.value.problems == (problem,)
+    assert not moved.world.controls().read().failed_over
+
+
+def test_a_fail_over_leaves_out_moved_topics_that_the_mirror_file_excludes(moved: FailedOver, tmp_path: Path) -> None:
+    world = moved.world
+    world.settings.excluded.add("b")
+    moved.files = files_in(tmp_path / "world")
+    assert plan_failover(moved.files).problems == []
+    state = moved.fail_over()
+    assert world.controls().read().failed_over.keys() == {"a"}
+    assert [row["topic"] for row in state.done[Step.FENCE]["partitions"]] == ["a"]
+    assert (state.done[Step.MOVE_GROUPS]["offsets"], state.done[Step.MOVE_GROUPS]["left"]) == (1, [])
+    assert world.target.group_offsets("billing") == {("a", 0): 4, ("b", 0): 2}
+    world.target.produce("b", 0, ["of an application"])
+    world.target.commit_group("billing", "b", 0, 11)
+    assert moved.abort().phase == "at the source"
+
+
+def test_a_mirror_whose_topics_were_all_moved_has_nothing_to_fail_over(moved: FailedOver, tmp_path: Path) -> None:
+    world = moved.world
+    world.controls().add("hand-over", ["a"])
+    world.settings.excluded |= {"a", "b"}
+    moved.files = files_in(tmp_path / "world")
+    (problem,) = plan_failover(moved.files).problems
+    assert problem == "mirror m0 has copied nothing that was not moved by a migration: there is nothing to fail over"

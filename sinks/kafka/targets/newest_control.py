@@ -80,6 +80,11 @@ class NewestControl:
         self._due_at = 0.0
         self._warnings = RepeatedWarnings()
 
+    @staticmethod
+    def is_note(metadata: str) -> bool:
+        """Return whether the metadata of an offset is a note of any mirror."""
+        return ControlNote.parse(metadata) is not None
+
     @property
     def group(self) -> str:
         return f"{self._mirror}-controls"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from datetime import datetime
 from typing import Any
@@ -28,6 +28,7 @@ def sync_groups(
     pattern: str | None = None,
     is_reverse: bool = False,
     as_of: datetime | None = None,
+    left_out: Collection[str] = (),
     is_applied: bool = False,
     is_forced: bool = False,
     transactional_id: str | None = None,
@@ -35,9 +36,9 @@ def sync_groups(
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
-    running mirror has recorded; the source is not queried then. `transactional_id`: commit all groups in one transaction of this
-    id, or none; where one of them changed meanwhile, RetriableError is raised. `are_ends_final`: as in `Clusters`. `on_wait`
-    receives what is waited for from then on.
+    running mirror has recorded; the source is not queried then. `left_out`: topics whose recorded positions are not used.
+    `transactional_id`: commit all groups in one transaction of this id, or none; where one of them changed meanwhile,
+    RetriableError is raised. `are_ends_final`: as in `Clusters`. `on_wait` receives what is waited for from then on.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
@@ -62,7 +63,9 @@ def sync_groups(
             chosen = (
                 position
                 for position in noted.positions
-                if config.groups.is_included(position.group) and is_wanted(position.group)
+                if config.groups.is_included(position.group)
+                and is_wanted(position.group)
+                and position.source.topic not in left_out
             )
             committed = [
                 Committed(

@@ -25,7 +25,7 @@ from shallow_mirror.groups.group_client import AT_ONCE, GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.groups.transactional_commits import TransactionalCommits
-from shallow_mirror.sinks.kafka import Origin
+from shallow_mirror.sinks.kafka import NewestControl, Origin
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
 COMMIT_TIMEOUT_MS = 60_000
@@ -300,7 +300,8 @@ def is_of_mirror(metadata: str) -> bool:
     """Return whether a group that commits this is one of a mirror or migration, not of an application."""
     if not metadata:
         return False
-    return is_receipt(metadata) or Origin.parse(metadata) is not None or RowNote.parse(metadata) is not None
+    is_note = Origin.parse(metadata) is not None or RowNote.parse(metadata) is not None or NewestControl.is_note(metadata)
+    return is_note or is_receipt(metadata)
 
 
 def committed_offsets(origin: GroupClient, groups: Iterable[str]) -> list[Committed]:

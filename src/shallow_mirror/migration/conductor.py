@@ -32,7 +32,7 @@ from shallow_mirror.migration.observations import (
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn
-from shallow_mirror.migration.sentences import abort_problem, late_writes_error, release_sentences
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, release_sentences, shown
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.topic_ids import created_again
@@ -277,7 +277,7 @@ class WaveConductor:
         if self._config.writers.is_denied:
             self._deny(state)
         origin = self._effects.origin_alias
-        groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
+        groups = f" and the consumers of groups {shown(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
         return await_rest(self._config.writers, self._effects, self._waiting, self._clock, request)
 
@@ -291,7 +291,7 @@ class WaveConductor:
             self._retried(lambda: self._effects.create_denies(missing))
 
     def _stop_groups(self) -> Detail:
-        request = f"stop the consumers of groups {', '.join(self._wave.groups)} at {self._effects.origin_alias}"
+        request = f"stop the consumers of groups {shown(self._wave.groups)} at {self._effects.origin_alias}"
         while True:
             active = self._retried(self._effects.active_groups)
             if not active:

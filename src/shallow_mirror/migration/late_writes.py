@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.clients import BatchConsumer
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig
@@ -42,7 +43,7 @@ class LateWrite:
     end: int
     record_count: int | None = None
     topic_id: str = ""
-    """Of a topic that was created again since; empty: the topic that was moved."""
+    """Of a topic that was created again since; empty: the topic that was moved. Diverged records have that of their topic."""
 
     def document(self) -> dict[str, Any]:
         name = self.topic_partition
@@ -107,6 +108,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
     mirror = copying_mirror(files, settings, passed.direction)
     with closing(Cluster(mirror.source.client)) as cluster:
         topics = sorted({name.topic for name in passed.ends})
+        reach(cluster, mirror.source_cluster_name, request_deadline())
         listed = cluster.metadata(topics, request_deadline()).topics if topics else {}
         ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
         again = {name: ids[name] for name in created_again(ids, source_ids(mirror))}

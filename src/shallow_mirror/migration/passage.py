@@ -27,7 +27,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import Side
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import REQUEST_S, sync_groups
-from shallow_mirror.groups.sync_plan import GroupOffsets
+from shallow_mirror.groups.sync_plan import GroupOffsets, committed_offsets
 from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import return_groups
 from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
@@ -246,9 +246,11 @@ class Passage:
             return {}
         is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         names = [name for name in self._groups.listed() if is_wanted(name)]
+        topics: dict[str, set[str]] = {}
         # A group that has members, and has committed nothing yet, is listed as well.
-        committed = {name: rows for name, rows in self._groups.committed(names).items() if rows}
-        return {name: {row.topic_partition.topic for row in rows} for name, rows in committed.items()}
+        for commit in committed_offsets(self._groups, names):
+            topics.setdefault(commit.group, set()).add(commit.topic_partition.topic)
+        return topics
 
     def may_hide_groups(self) -> bool:
         """Return whether the origin may have groups that it does not list for our user."""

@@ -18,6 +18,7 @@ from shallow_mirror.migration.blockers import notes_of
 from shallow_mirror.migration.comparison_sample import MappedRow, choose_sample, comparison_s
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
 from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.sentences import shown
 from shallow_mirror.migration.session import read_newest_state
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import MOVE, Direction, Step
@@ -162,7 +163,7 @@ def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:
     return template.format(
         mirror=passage.mirror.mirror,
         topics=", ".join(passage.topics()),
-        groups=", ".join(wave.groups) or "(none)",
+        groups=shown(wave.groups) or "(none)",
         origin=passage.origin_alias,
         other=passage.other_alias,
         reverse=wave.reverse or "(none)",

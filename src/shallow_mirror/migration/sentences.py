@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -15,11 +16,15 @@ from shallow_mirror.migration.steps import Direction
 def release_sentences(wave: WaveSettings, alias: str) -> list[str]:
     """Return who starts at the cluster `alias`."""
     groups = (
-        [f"start the consumers of {', '.join(wave.groups)} at {alias}, with isolation.level=read_committed"]
-        if wave.groups
-        else []
+        [f"start the consumers of {shown(wave.groups)} at {alias}, with isolation.level=read_committed"] if wave.groups else []
     )
-    return [*groups, f"point the writers of {', '.join(wave.topics)} to {alias}"]
+    return [*groups, f"point the writers of {shown(wave.topics)} to {alias}"]
+
+
+def shown(patterns: Iterable[str]) -> str:
+    """Return patterns of topics or groups for a sentence: one that matches a single name as that name."""
+    names = ((pattern, re.sub(r"\\(.)", r"\1", pattern)) for pattern in patterns)
+    return ", ".join(name if re.escape(name) == pattern else pattern for pattern, name in names)
 
 
 def abort_problem(state: WaveState) -> str:

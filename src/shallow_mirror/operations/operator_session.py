@@ -29,7 +29,7 @@ class OperatorSession(KafkaAttempt):
     """What `runs` says of the command when the block ends."""
 
     def register(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
-        """Add first rows of partitions, after the recovery. Raises RetriableError if another run has taken the guard."""
+        """Add rows without a transaction, after the recovery. Raises RetriableError if another run has taken the guard."""
         self.guard.require(deadline, is_begun_enough=False)
         decide_first_rows(self.owner, rows)
 

@@ -11,22 +11,22 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
+from shallow_mirror.broker.cluster import absent_topics, gone_topics, reach
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position, rows_from_arrow, schema_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, DataLossError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
@@ -35,7 +35,15 @@ from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import (
+    UNKNOWN_BYTES_PER_OFFSET,
+    OffsetRange,
+    PlannedRange,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TopicPartition,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +70,10 @@ class RedoRequest:
 
 @dataclass(frozen=True, slots=True)
 class RedoResult:
-    """Whole batches: [`start`, `end`) may begin below and end above the requested range. `record_count`: of all calls."""
+    """Whole batches: [`start`, `end`) may begin below and end above the requested range. `record_count`: of all calls.
+
+    `gone`: requested offsets that the source did not have any more.
+    """
 
     request: RedoRequest
     start: int
@@ -70,6 +81,7 @@ class RedoResult:
     record_count: int
     tables: str
     was_done: bool
+    gone: tuple[OffsetRange, ...] = ()
 
     def sentence(self) -> str:
         action = "was copied before" if self.was_done else "copied"
@@ -81,17 +93,25 @@ class RedoResult:
         )
 
 
-def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, observer: Observer = observe_nothing) -> RedoResult:
+def redo(
+    config: MirrorConfig,
+    request: RedoRequest,
+    spark: Any = None,
+    *,
+    leaves_out_gone: bool = False,
+    observer: Observer = observe_nothing,
+) -> RedoResult:
     """Copy the range. Safe to call again after any error: it continues from there.
 
-    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it.
+    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `leaves_out_gone`: copy what the source
+    still has of the range, also where it has nothing, or not the topic.
 
     Raises ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
         session.recover(deadline)
-        copy = _Copy(config, request, session)
+        copy = _Copy(config, request, session, leaves_out_gone=leaves_out_gone)
         was_done = not copy.run(deadline)
         session.owner.settle()
         session.end.outcome = "redo: done"
@@ -100,12 +120,27 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     ]
     return RedoResult(
         request=request,
-        start=min(segment.source_start for segment in segments),
-        end=max(segment.source_end for segment in segments),
+        start=min((segment.source_start for segment in segments), default=request.start),
+        end=max((segment.source_end for segment in segments), default=request.start),
         record_count=sum(segment.record_count for segment in segments if segment.kind is SegmentKind.DATA),
         tables=config.tables,
         was_done=was_done,
+        gone=_gone(request, segments),
     )
+
+
+def _gone(request: RedoRequest, segments: Iterable[Segment]) -> tuple[OffsetRange, ...]:
+    """Pure. Return the requested offsets that no segment covers."""
+    gone, at = [], request.start
+    for segment in sorted(segments, key=lambda each: each.source_start):
+        if segment.kind is SegmentKind.EXPIRED:
+            continue
+        if segment.source_start > at:
+            gone.append(OffsetRange(at, min(segment.source_start, request.end)))
+        at = max(at, segment.source_end)
+    if at < request.end:
+        gone.append(OffsetRange(at, request.end))
+    return tuple(gone)
 
 
 def redo_config(
@@ -157,9 +192,10 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
 
 
 class _Copy:
-    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession) -> None:
+    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, *, leaves_out_gone: bool) -> None:
         self._config = config
         self._request = request
+        self._leaves_out_gone = leaves_out_gone
         self._session = session
         assert session.source is not None, "a mirror reads a cluster"
         self._source_cluster = session.source
@@ -173,10 +209,15 @@ class _Copy:
             return False
         listing = self._offsets.log_ends(deadline)
         listing.require_answers()
+        if self._is_topic_gone(copied, deadline):
+            return False
         source = self._source(listing, copied, deadline)
+        start = self._request.start if copied is not None else self._start(source, listing, deadline)
+        if start >= self._request.end:
+            return False
         targets = self._targets(owner, deadline)
         if copied is None:
-            self._begin(source, targets, listing, deadline)
+            self._begin(source, start, targets, listing, deadline)
         bytes_per_offset = self._offsets.sample({source: owner.positions()[source].offset}, listing, deadline)
         while (position := owner.positions()[source]).offset < self._request.end:
             per_offset = bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET)
@@ -188,7 +229,12 @@ class _Copy:
                 end=end,
                 bytes_per_offset=per_offset,
             )
-            slot.round(lambda decision, left, planned=planned: self._fill(planned, targets, decision, left))  # type: ignore[misc]
+            try:
+                slot.round(lambda decision, left, planned=planned: self._fill(planned, targets, decision, left))  # type: ignore[misc]
+            except DataLossError as loss:
+                if self._is_topic_gone((source, position), deadline):
+                    return True
+                self._leave_out_expired(loss, source, position, deadline)
             _log.info("redo: %s up to offset %d", self._request.topic_partition, owner.positions()[source].offset)
         return True
 
@@ -197,7 +243,7 @@ class _Copy:
         return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
     def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
-        """Return the partition. Raises ConfigError if it does not have the range, DataLossError if it was recreated."""
+        """Return the partition. Raises ConfigError if there is none, DataLossError if it was recreated."""
         name, request = self._request.topic_partition, self._request
         source = next((source for source in listing.ends if source.topic_partition == name), None)
         if source is None:
@@ -206,14 +252,42 @@ class _Copy:
             raise ConfigError(f"source topic {name.topic} was deleted and created again: its offsets belong to other records now")
         if copied is not None:
             offset_planning.require_same_topics({copied[0]: copied[1].offset}, listing.topic_ids)
-            return source
-        start = self._offsets.log_starts([source], deadline)[source]
-        if not start <= request.start < request.end <= listing.ends[source]:
-            raise ConfigError(
-                f"offsets {request.start} to {request.end} of {name}: the source has {start} to {listing.ends[source]} "
-                "(up to the last stable offset, if only committed records are read)"
-            )
         return source
+
+    def _start(self, source: SourcePartition, listing: LogEnds, deadline: Deadline) -> int:
+        """Return the first offset to copy. Raises ConfigError if the partition does not have the range."""
+        request, log_start = self._request, self._offsets.log_starts([source], deadline)[source]
+        start = max(log_start, request.start) if self._leaves_out_gone else request.start
+        if start < log_start or not request.start < request.end <= listing.ends[source]:
+            raise ConfigError(
+                f"offsets {request.start} to {request.end} of {request.topic_partition}: the source has {log_start} to "
+                f"{listing.ends[source]} (up to the last stable offset, if only committed records are read)"
+            )
+        return start
+
+    def _is_topic_gone(self, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> bool:
+        """Return whether the source topic of the range was deleted, where that is to be left out. `copied`: what was begun."""
+        if not self._leaves_out_gone:
+            return False
+        cluster, topic = self._source_cluster, self._request.topic_partition.topic
+        topic_id = self._request.topic_id if copied is None else copied[0].topic_id
+        if not topic_id:
+            return topic in absent_topics(cluster, [topic], deadline)
+        return topic in gone_topics(cluster, {topic: topic_id}, deadline, asks_all=True)
+
+    def _leave_out_expired(self, loss: DataLossError, source: SourcePartition, position: Position, deadline: Deadline) -> None:
+        """Continue at the begin of the log. Raises `loss` if it does not begin behind `position`, or that is not wanted."""
+        start = self._offsets.log_starts([source], deadline)[source] if self._leaves_out_gone else 0
+        if start <= position.offset:
+            raise loss
+        expired = Segment(
+            source=source,
+            source_start=position.offset,
+            source_end=start,
+            kind=SegmentKind.EXPIRED,
+            target=position.target,
+        )
+        self._session.register([DecidedSegment(expired, None)], deadline)
 
     def _targets(self, owner: LedgerOwner, deadline: Deadline) -> TargetTopics:
         source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
@@ -224,9 +298,9 @@ class _Copy:
         targets.prepare({topic: len(listed.partitions)}, deadline)
         return targets
 
-    def _begin(self, source: SourcePartition, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
+    def _begin(self, source: SourcePartition, start: int, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
         """Write the first row. A batch is never cut: the range begins with the batch that holds its first offset."""
-        starts = self._offsets.align_to_batch_start({source: self._request.start}, listing, deadline)
+        starts = self._offsets.align_to_batch_start({source: start}, listing, deadline)
         rows = first_rows(targets, self._source_cluster, starts, deadline)
         self._session.register(rows, deadline)
 

@@ -119,7 +119,7 @@ class FakeFailover:
         if (write.start, write.end) not in self._world.kept:  # as `redo`: a range is copied once
             self._world.kept.append((write.start, write.end))
         self._kill()
-        return {"kept_topic": "kept"}
+        return {"kept_topic": "kept", "gone": []}
 
     def compare_kept(self, writes: Sequence[LateWrite]) -> list[str]:
         assert [(write.start, write.end) for write in writes] == self._world.kept

@@ -207,7 +207,8 @@ class FailoverConductor:
         while active := self._retried(effects.active_groups):
             request = f"stop the consumers of these topics at {effects.source_alias}"
             self._waiting.for_somebody(request, f"groups with members: {named(active)}", POLL_S)
-        return {}
+        # A topic that is deleted before the step that does it, is filled again as well.
+        return {"topics": dict(self._retried(lambda: effects.topic_ids(state)))}
 
     def _keep(self, state: FailoverState) -> Detail:
         effects = self._effects
@@ -221,6 +222,9 @@ class FailoverConductor:
         for write in writes:
             self._reports.says(f"{self._way}: keeping {write} ...")
             copied: Detail = self._retried(partial(effects.keep, write))
+            for gone in copied["gone"]:
+                lost = LateWrite(topic_partition=write.topic_partition, **gone)
+                self._reports.says(f"{self._way}: not kept, deleted at {effects.source_alias} before: {lost}")
             kept.append({**write.document(), **copied})
         differences = self._retried(lambda: effects.compare_kept(writes)) if writes else []
         if differences:
@@ -231,7 +235,8 @@ class FailoverConductor:
                     for difference in differences
                 ]
             )
-        return {"topics": dict(ids), "kept": kept}
+        checked = state.done[Step.CHECK_BACK].get("topics", {})  # release 0.2.0 did not record them
+        return {"topics": {**checked, **ids}, "kept": kept}
 
     def _note_diverged(self, state: FailoverState, ids: Mapping[str, str]) -> bool:
         """Record the ranges that only the old source has and that no row names yet. Return whether there were any.

@@ -1,26 +1,28 @@
 """Driver: records that only the old source has: found, copied to topics of their own at the target, and compared.
 
 They lie behind the last mirrored offset of each partition, and below the first one where the mirror began later. Each range is
-copied as raw batches by `redo`, whose offset map leads from every kept record to its topic, partition and offset of origin.
+copied as raw batches by `redo`, whose offset map leads from every kept record to its topic, partition and offset of origin. What
+retention or somebody deletes before it is copied, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverFiles
 from shallow_mirror.deadline import request_deadline
-from shallow_mirror.migration.late_settling import copy_range
 from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import open_partitions
-from shallow_mirror.operations.redo import RedoRequest, redo_config
+from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
@@ -37,14 +39,15 @@ class Divergence:
         `mirrored`: topics of the map. A topic that the mirror has not begun is one of them if both clusters have it.
         """
         topics, mirror = self._files.mirror.topics, self._files.mirror
-        with closing(Cluster(mirror.source.client)) as source, closing(Cluster(mirror.target.client)) as target:
+        with self._source() as source, closing(Cluster(mirror.target.client)) as target:
             at_source = source.metadata(None, request_deadline()).topics
+            reach(target, mirror.target_cluster_name, request_deadline())
             at_target = target.metadata(None, request_deadline()).topics
         wanted = {*mirrored, *(name for name in at_source if topics.is_included(name) and name in at_target)}
         return {name: at_source[name].topic_id for name in sorted(wanted & at_source.keys()) if at_source[name].error_code == 0}
 
     def open_partitions(self, topics: Sequence[str]) -> list[str]:
-        with closing(Cluster(self._files.mirror.source.client)) as source:
+        with self._source() as source:
             ends = list_log_ends(source, topics, request_deadline())
         return [f"{name} from offset {ends[name].stable:,}" for name in open_partitions(ends)]
 
@@ -58,14 +61,15 @@ class Divergence:
 
         `kept`: what was found before; it is left out.
         """
-        source_client = self._files.mirror.source.client
         known: dict[TopicPartition, list[Copied]] = {}
         for write in kept:
+            if write.topic_id not in ("", ids.get(write.topic_partition.topic)):  # "": as release 0.2.0 noted it
+                continue
             known.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
         for topic, (topic_id, ranges) in mirrored.items():
             for name, offsets in ranges.items() if ids.get(topic) == topic_id else ():
                 known.setdefault(name, []).append(Copied(offsets.start, offsets.end, None))
-        with closing(Cluster(source_client)) as source:
+        with self._source() as source:
             ends = list_log_ends(source, sorted(ids), request_deadline())
             timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
             starts = source.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, request_deadline()) if ends else {}
@@ -74,18 +78,20 @@ class Divergence:
             for name, log in sorted(ends.items())
             for gap in gaps_of(OffsetRange(starts[name].offset, max(starts[name].offset, log.stable)), known.get(name, ()))
         ]
-        return list(read_records(source_client, gaps)) if gaps else []
+        found = read_records(self._files.mirror.source.client, gaps) if gaps else ()
+        return [replace(write, topic_id=ids[write.topic_partition.topic]) for write in found]
 
     def keep(self, write: LateWrite) -> dict[str, Any]:
-        """Copy a range, unless it was copied. Return the topic it is in, and the offsets there."""
+        """Copy a range, unless it was copied. Return the topic it is in, the offsets there, and what was `gone` of the range."""
         request = self._request(write)
-        copy_range(self._files.mirror, request)
+        copied = redo(self._config(write), request, leaves_out_gone=True)
         ranges = self._ranges(write)
         return {
             "kept_topic": request.target_topic,
             "kept_start": min((offsets.start for offsets in ranges), default=None),
             "kept_end": max((offsets.end for offsets in ranges), default=None),
-            "tables": self._config(write).tables,
+            "tables": copied.tables,
+            "gone": [{"start": offsets.start, "end": offsets.end} for offsets in copied.gone],
         }
 
     def compare(self, writes: Sequence[LateWrite]) -> list[str]:
@@ -94,22 +100,50 @@ class Divergence:
         problems = []
         for write in writes:
             target = TopicPartition(self._request(write).target_topic, write.topic_partition.partition)
-            of_others = [
-                offsets
-                for other, found in ranges.items()
-                if other is not write and other.topic_partition == write.topic_partition
-                for offsets in found
-            ]
-            report = verify_mirror(self._config(write), topics=[write.topic_partition.topic], known={target: of_others})
-            lacking = 0 if write.record_count is None else write.record_count - report.record_count
-            if report.difference_counts:
-                problems.append(f"{write} in {target}: {'; '.join(report.sentences())}")
+            sentences, compared = self._compared(write, target, ranges) if ranges[write] else ([], 0)
+            # Behind the comparison, which has covered all that is still there.
+            gone = self._gone_offsets(write)
+            lacking = 0 if write.record_count is None else write.record_count - compared - gone
+            if sentences:
+                problems.append(f"{write} in {target}: {'; '.join(sentences)}")
             elif lacking > 0:
                 problems.append(f"{write} in {target}: {lacking:,} records were not copied")
         return problems
 
+    def _compared(
+        self, write: LateWrite, target: TopicPartition, ranges: Mapping[LateWrite, Sequence[OffsetRange]]
+    ) -> tuple[Sequence[str], int]:
+        """Return the differences between a copy and the old source, and how many records were compared."""
+        of_others = [
+            offsets
+            for other, found in ranges.items()
+            if other is not write and other.topic_partition == write.topic_partition
+            for offsets in found
+        ]
+        report = verify_mirror(self._config(write), topics=[write.topic_partition.topic], known={target: of_others})
+        return report.sentences() if report.difference_counts else (), report.record_count
+
+    @contextmanager
+    def _source(self) -> Iterator[Cluster]:
+        """Connect to the old source for the block. Raises RetriableError that names it if it does not answer."""
+        mirror = self._files.mirror
+        with closing(Cluster(mirror.source.client)) as source:
+            reach(source, mirror.source_cluster_name, request_deadline())
+            yield source
+
+    def _gone_offsets(self, write: LateWrite) -> int:
+        """Return how many offsets of a range the old source does not have any more."""
+        name = write.topic_partition
+        with self._source() as source:
+            listed = source.metadata([name.topic], request_deadline()).topics[name.topic]
+            if listed.error_code or write.topic_id not in ("", listed.topic_id):
+                return write.end - write.start
+            starts = source.list_offsets({name: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, request_deadline())
+        return max(0, min(starts[name].offset, write.end) - write.start)
+
     def _request(self, write: LateWrite) -> RedoRequest:
-        return RedoRequest(write.topic_partition, write.start, write.end, self._files.kept_topic(write.topic_partition.topic))
+        name = write.topic_partition
+        return RedoRequest(name, write.start, write.end, self._files.kept_topic(name.topic), write.topic_id)
 
     def _config(self, write: LateWrite) -> MirrorConfig:
         return redo_config(self._files.mirror, self._request(write), is_handed_over=True)

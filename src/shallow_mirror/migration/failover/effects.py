@@ -111,8 +111,23 @@ class FailoverEffects:
         return self._source_answered
 
     def topics(self) -> list[str]:
-        """Return the source topics of the map."""
-        return sorted({source.topic for source in OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions()})
+        """Return the source topics that fail over."""
+        return sorted({source.topic for source in self._positions()})
+
+    def _positions(self) -> dict[SourcePartition, Position]:
+        """Return the positions of the map, without those of topics that do not fail over."""
+        left_out = self._left_out()
+        positions = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions()
+        return {source: position for source, position in positions.items() if source.topic not in left_out}
+
+    def _left_out(self) -> set[str]:
+        """Return the topics that are in use at the target since a migration, and that the mirror file excludes."""
+        return {topic for topic in self._moved() if not self.files.mirror.topics.is_included(topic)}
+
+    def _moved(self) -> set[str]:
+        """Return the topics that a migration has moved, or is moving."""
+        controls = Controls.open(self._storage).read()
+        return {*controls.requested, *controls.handed_over}
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the fail-over."""
@@ -120,9 +135,14 @@ class FailoverEffects:
         offset_map = OffsetMap.open(self._storage, mirror=mirror.mirror)
         metadata = reach(self._target, mirror.target_cluster_name, request_deadline())
         offset_map.require_clusters(target=metadata.cluster_id)
-        problems = []
+        problems, positions = [], self._positions()
         if not offset_map.positions():
             problems.append(f"mirror {mirror.mirror} has copied nothing: there is nothing to fail over to")
+        elif not positions:
+            problems.append(
+                f"mirror {mirror.mirror} has copied nothing that was not moved by a migration: there is nothing to fail over"
+            )
+        problems += self._moved_problems({source.topic for source in positions})
         if not self.despite_source and self.source_answers():
             problems.append(
                 f"{mirror.source_cluster_name} answers: `shallow-mirror migrate` moves without loss; if it has to be a fail-over "
@@ -133,7 +153,7 @@ class FailoverEffects:
             problems.append(str(older))
         elif any(report.needs_choice for report in inspect(mirror)):
             problems.append(f"a decision needs the operator: run `shallow-mirror recover {self.files.config.mirror}` first")
-        problems += self._preserved_problems(offset_map.positions().values())
+        problems += self._preserved_problems(positions.values())
         view = UserView(self._target, mirror.target_cluster_name)
         problems += missing_in_transactions(view, transactional_id(mirror.mirror, 0), "the mirror's transactions are resolved")
         if mirror.acls.read_only:
@@ -141,6 +161,17 @@ class FailoverEffects:
         problems += missing_on_groups(view, self.recorded_groups(), "the groups' offsets are committed there")
         problems += unready(self.files.config.hooks)
         return problems
+
+    def _moved_problems(self, topics: Collection[str]) -> list[str]:
+        """Return that topics are in use at the target already: their positions are those of before the move."""
+        moved = sorted(self._moved().intersection(topics))
+        if not moved:
+            return []
+        return [
+            f"a migration has moved {named(moved)} to {self.target_alias}, or is moving them: the mirror does not copy them any "
+            "more. Bring them back with `shallow-mirror migrate rollback` (`migrate abort` before the point of no return); or "
+            f"write them to topics.exclude of {self.files.config.mirror}: they stay where they are, and the rest fails over"
+        ]
 
     def _preserved_problems(self, positions: Collection[Position]) -> list[str]:
         """Return that the mirror has to be stopped: what it writes without transactions, nothing can fence."""
@@ -157,7 +188,8 @@ class FailoverEffects:
             recorded = positions_as_of(self._storage.best_effort_tables(), datetime.now(UTC))
         except ConfigError:  # groups.sync was off: `move_groups` says what that means
             return []
-        names = {position.group for position in recorded.positions}
+        left_out = self._left_out()
+        names = {position.group for position in recorded.positions if position.source.topic not in left_out}
         included = (self.files.config.groups, self.files.mirror.groups)
         return sorted(name for name in names if all(patterns.is_included(name) for patterns in included))
 
@@ -165,6 +197,7 @@ class FailoverEffects:
         """End the mirror for good and resolve its transactions. Return where it ended."""
         mirror = self.files.mirror
         topics = self.topics()
+        self._require_newest_tables()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         # Before the take-over: a run that starts meanwhile is ended by one of the two.
         if new := [topic for topic in topics if topic not in controls.read().failed_over]:
@@ -172,9 +205,10 @@ class FailoverEffects:
         deadline = Deadline.after_ms(FENCE_MS, time.monotonic)
         with open_operator_session(mirror, "failover", deadline, spark=None, reads_source=False) as session:
             session.recover(deadline)
-            NewestControl(mirror.target.client, mirror.mirror, session.owner.map_id).note(controls.read().rows)
+            self._note(controls)
             session.owner.settle()
             positions = controls.read().forgotten.without(session.owner.positions())
+            positions = {source: position for source, position in positions.items() if source.topic in topics}
             session.end.outcome = "failover: ended the mirror"
         targets = sorted({position.target.topic for position in positions.values()})
         ends = list_log_ends(self._target, targets, request_deadline())
@@ -212,7 +246,8 @@ class FailoverEffects:
         if not names:
             return None
         pattern = "|".join(re.escape(name) for name in names)
-        return sync_groups(self.files.mirror, pattern=pattern, as_of=as_of, is_applied=is_applied)
+        left_out = self._left_out()
+        return sync_groups(self.files.mirror, pattern=pattern, as_of=as_of, left_out=left_out, is_applied=is_applied)
 
     def move_groups(self) -> Detail:
         report = self.report_groups(datetime.now(UTC), is_applied=True)
@@ -240,7 +275,7 @@ class FailoverEffects:
         }
 
     def _moved_digests(self) -> dict[str, str]:
-        return moved_digests(self.files, OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions())
+        return moved_digests(self.files, self._positions())
 
     def abort_problems(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
         """Return everything that is in the way of taking the fail-over back."""
@@ -250,7 +285,7 @@ class FailoverEffects:
         offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
         metadata = reach(self._target, self.files.mirror.target_cluster_name, request_deadline())
         offset_map.require_clusters(target=metadata.cluster_id)
-        positions = offset_map.positions()
+        positions = self._positions()
         return [
             *source_problems(self.files, offset_map),
             *target_problems(self.files, self._target, positions, state),
@@ -262,13 +297,20 @@ class FailoverEffects:
         mirror = self.files.mirror
         self._require_newest_tables()
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
-        fenced = sorted(controls.read().failed_over)
-        if not fenced:  # by a command that was killed behind this: the mirror may write again, and is no problem
-            return []
-        problems = self.abort_problems(state, despite_groups=despite_groups)
-        if not problems:
+        # None: a command was killed behind the rows. The mirror may write again, and is no problem.
+        if fenced := sorted(controls.read().failed_over):
+            if problems := self.abort_problems(state, despite_groups=despite_groups):
+                return problems
             controls.add("abort-fail-over", fenced)
-        return problems
+        self._note(controls)
+        return []
+
+    def _note(self, controls: Controls) -> None:
+        """Note the newest row on the target, so that older tables are noticed. Raises OlderTablesError, RetriableError."""
+        mirror = self.files.mirror
+        map_id = OffsetMap.open(self._storage, mirror=mirror.mirror).map_id
+        if not NewestControl(mirror.target.client, mirror.mirror, map_id).note(controls.read().rows):
+            raise RetriableError("NOT_NOTED", f"{mirror.target_cluster_name} has not taken the newest row of the table controls")
 
     def _require_newest_tables(self) -> None:
         """Raise OlderTablesError: tables of before the fail-over do not know that it ended the mirror."""
@@ -369,6 +411,7 @@ class FailoverEffects:
         mirror = self.files.mirror
         deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
         with closing(Cluster(mirror.source.client)) as source:
+            reach(source, mirror.source_cluster_name, deadline)
             for name, topic_id in ids.items():
                 delete_topic_by_id(source, name, topic_id, deadline)
             while left := [

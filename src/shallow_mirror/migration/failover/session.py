@@ -112,7 +112,8 @@ def _perform(
         if problems:
             raise ConfigError(problems)
     with _conducted(files, effects, reports, options, way) as conductor:
-        return conductor.run()
+        conductor.run()
+    return read_failover(files)
 
 
 @contextmanager
@@ -201,7 +202,9 @@ def plan_failover(files: FailoverFiles) -> FailoverPlan:
             problems = effects.problems()
             groups = None if problems else effects.report_groups(datetime.now(UTC), is_applied=False)
             return replace(plan, problems=problems, groups=groups)
-        if not answers:
+        if not answers or Step.DELETE in state.done:
             return plan
         problems = effects.back_problems(state) if Way.BACK not in state.begun_at else []
-        return replace(plan, problems=problems, diverged=effects.diverged(state, effects.topic_ids(state)))
+        # Ranges whose copies were begun count until they are kept and compared.
+        unkept = state if Step.KEEP in state.done else replace(state, keeping=())
+        return replace(plan, problems=problems, diverged=effects.diverged(unkept, effects.topic_ids(state)))

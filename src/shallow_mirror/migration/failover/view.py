@@ -52,7 +52,9 @@ def _found(step: Step, detail: Mapping[str, Any]) -> str:
             left = f"; not moved: {'; '.join(detail['left'])}" if detail["left"] else ""
             return f": {moved_sentence(detail)}{left}"
         case Step.KEEP:
-            return f": {counted(len(detail['kept']), 'range')} kept"
+            gone = sum(lost["end"] - lost["start"] for kept in detail["kept"] for lost in kept.get("gone", ()))
+            deleted = f", {counted(gone, 'offset')} {'was' if gone == 1 else 'were'} deleted before" if gone else ""
+            return f": {counted(sum(not _is_gone(kept) for kept in detail['kept']), 'range')} kept{deleted}"
         case Step.HAND_BACK:
             return f": the writers were stopped for {detail['writers_stopped_s']:.1f} s"
     return ""
@@ -108,10 +110,22 @@ def state_text(state: FailoverState, files: FailoverFiles) -> str:
         if way in state.begun_at:
             lines += _step_lines(state, way)
     lines += _loss_lines(state, files)
-    for kept in state.done.get(Step.KEEP, {}).get("kept", ()):
-        place = f"{kept['kept_topic']}-{kept['partition']}"
-        lines.append(f"kept: {LateWrite.of(kept)} of {files.mirror.source.alias} in {place} at {files.mirror.target.alias}")
+    lines += [_kept_line(kept, files) for kept in state.done.get(Step.KEEP, {}).get("kept", ())]
     return "\n".join(lines)
+
+
+def _kept_line(kept: Mapping[str, Any], files: FailoverFiles) -> str:
+    write, source, target = LateWrite.of(kept), files.mirror.source.alias, files.mirror.target.alias
+    if _is_gone(kept):
+        return f"not kept, deleted at {source} before: {write}"
+    lost = [LateWrite(topic_partition=write.topic_partition, **gone) for gone in kept.get("gone", ())]
+    without = f"; not kept, deleted at {source} before: {', '.join(map(str, lost))}" if lost else ""
+    return f"kept: {write} of {source} in {kept['kept_topic']}-{kept['partition']} at {target}{without}"
+
+
+def _is_gone(kept: Mapping[str, Any]) -> bool:
+    """Return whether nothing of a range was left to keep. Rows of earlier releases do not say."""
+    return bool(sum(gone["end"] - gone["start"] for gone in kept.get("gone", ())) == kept["end"] - kept["start"])
 
 
 def _step_lines(state: FailoverState, way: Way) -> list[str]:

@@ -1,0 +1,258 @@
+"""`failover back` while records that only the old source has expire, or their topic is deleted: nothing is in the way for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operators.fake_world import FakeWorld
+from tests.operators.lives import KilledError, Life
+from tests.operators.surroundings import opened_world
+from tests.support import mirror_runs
+
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
+from shallow_mirror.migration import Options, WaitsForOutsideError
+from shallow_mirror.migration.failover import (
+    FailoverState,
+    Step,
+    Way,
+    divergence,
+    fail_back,
+    fail_over,
+    plan_failover,
+    read_failover,
+    view,
+)
+from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.operations.redo import RedoRequest, redo
+from shallow_mirror.types import TopicPartition
+
+pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
+
+KEPT = "__diverged.a"
+
+
+class Said:
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def waits(self, outside: object) -> None: ...
+    def says(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def begun(self, wave: str, step: object) -> None: ...
+    def done(self, wave: str, step: object, detail: object) -> None: ...
+    def step_begun(self, way: Way, step: Step) -> None: ...
+    def step_done(self, way: Way, step: Step, detail: object) -> None: ...
+
+
+class WentApart:
+    """A world that was failed over after ten records; its source has three batches of five more, from offset 10 on."""
+
+    def __init__(self, world: FakeWorld, files: FailoverFiles) -> None:
+        self.world, self.files, self.reports = world, files, Said()
+
+    def back(self, life: Life | None = None) -> FailoverState:
+        """Go back until the mirror back has to run. Raises KilledError where the life ends before."""
+
+        def perform() -> None:
+            with pytest.raises(WaitsForOutsideError):
+                fail_back(self.files, self.reports, Options(waits=False))
+
+        self.world.command(Life() if life is None else life, perform)
+        return read_failover(self.files)
+
+    def kept(self) -> list[str]:
+        """Return what the topic of kept records has."""
+        return list(self.world.target.read(KEPT, 0).values()) if KEPT in self.world.target.topic_ids() else []
+
+    def expire(self, before: int) -> None:
+        self.world.source.delete_records("a", 0, before)
+
+    @property
+    def only_at_source(self) -> list[str]:
+        return [value for offset, value in self.world.source.read("a", 0).items() if offset >= 10]
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WentApart]:
+    with world_apart(tmp_path / "world", monkeypatch) as opened:
+        yield opened
+
+
+@contextmanager
+def world_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WentApart]:
+    with opened_world(folder) as world:
+        world.create_source_topic("a", 1)
+        world.produce("a", 0, 10)
+        assert world.run(Life()) is None
+        document = mirror_runs.document(
+            world.target.bootstrap,
+            world.source.bootstrap,
+            ["a"],
+            mirror="back",
+            tables="back",
+            topics={"offsets": {".*": "preserved"}},
+        )
+        document["source"]["alias"], document["target"]["alias"] = "west", "east"
+        back = MirrorConfig.from_document(document, folder=folder)
+        monkeypatch.setattr(MirrorConfig, "load", lambda path: back if str(path).endswith("back.yaml") else world.config)
+        failover = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover", "back": {"mirror": "back.yaml"}}
+        files = FailoverFiles(FailoverConfig.from_document(failover, folder=folder))
+        assert fail_over(files, Said(), Options(), despite_source=True).phase == "failed over"
+        for first in range(0, 15, 5):
+            world.source.produce("a", 0, [f"only-{number}" for number in range(first, first + 5)])
+        yield WentApart(world, files)
+
+
+def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(divergence, "redo", killed)
+        with pytest.raises(KilledError):
+            apart.back()
+    assert len(read_failover(apart.files).keeping) == 1
+
+
+def test_what_only_the_old_source_has_is_kept(apart: WentApart) -> None:
+    only = apart.only_at_source
+    state = apart.back()
+    assert apart.kept() == only
+    assert [kept["gone"] for kept in state.done[Step.KEEP]["kept"]] == [[]]
+    assert "a" not in apart.world.source.topic_ids()
+
+
+def test_what_expired_since_it_was_found_is_named_and_the_rest_is_kept(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_before_the_copy(apart, monkeypatch)
+    apart.expire(15)
+    left = apart.only_at_source
+    state = apart.back()
+    assert apart.kept() == left
+    assert len(left) == 10
+    assert "fail-back: not kept, deleted at east before: a-0 offsets 10 to 14" in apart.reports.sentences
+    (kept,) = state.done[Step.KEEP]["kept"]
+    assert kept["gone"] == [{"start": 10, "end": 15}]
+    shown = view.state_text(state, apart.files)
+    assert (
+        "kept: a-0 offsets 10 to 24 (15 records) of east in __diverged.a-0 at west; not kept, deleted at east before: a-0 offsets "
+        "10 to 14" in shown
+    )
+    assert "keep diverged records: done at" in shown
+    assert "1 range kept, 5 offsets were deleted before" in shown
+
+
+def test_what_has_expired_whole_since_it_was_found_is_named(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_before_the_copy(apart, monkeypatch)
+    apart.expire(25)
+    state = apart.back()
+    assert apart.kept() == []
+    assert KEPT not in apart.world.target.topic_ids()
+    assert "fail-back: not kept, deleted at east before: a-0 offsets 10 to 24" in apart.reports.sentences
+    shown = view.state_text(state, apart.files)
+    assert "not kept, deleted at east before: a-0 offsets 10 to 24 (15 records)" in shown
+    assert "0 ranges kept, 15 offsets were deleted before" in shown
+
+
+def test_a_topic_that_is_deleted_before_it_is_kept_comes_back_all_the_same(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_before_the_copy(apart, monkeypatch)
+    apart.world.source.delete_topic("a")
+    state = apart.back()
+    assert apart.kept() == []
+    assert "fail-back: not kept, deleted at east before: a-0 offsets 10 to 24" in apart.reports.sentences
+    assert list(state.done[Step.KEEP]["topics"]) == ["a"], "the mirror back fills it again"
+
+
+def test_a_topic_that_is_created_again_before_it_is_kept_has_records_of_its_own(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_before_the_copy(apart, monkeypatch)
+    apart.world.source.delete_topic("a")
+    apart.world.source.create_topic("a", 1)
+    for first in range(0, 25, 5):
+        apart.world.source.produce("a", 0, [f"again-{number}" for number in range(first, first + 5)])
+    state = apart.back()
+    assert sorted(apart.kept()) == sorted(f"again-{number}" for number in range(25))
+    assert [(kept["start"], kept["gone"]) for kept in state.done[Step.KEEP]["kept"]] == [
+        (10, [{"start": 10, "end": 25}]),
+        (0, []),
+    ]
+    assert "a" not in apart.world.source.topic_ids()
+
+
+@pytest.mark.parametrize("left_from", [15, 20, 25, None], ids=lambda before: "deleted" if before is None else f"from {before}")
+def test_a_copy_that_was_killed_anywhere_is_continued_with_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_from: int | None
+) -> None:
+    """Nothing is copied twice, and what was copied before it expired stays."""
+    kills = [(point, number) for point in ("RunSlots", "Decide", "EndTxn", "AwaitVisible") for number in range(3)]
+    for at, (point, number) in enumerate(kills):
+        with monkeypatch.context() as patch, world_apart(tmp_path / str(at), patch) as apart:
+            only = {offset: value for offset, value in apart.world.source.read("a", 0).items() if offset >= 10}
+            kill_in_the_copy(apart, patch, point, number)
+            if left_from is None:
+                apart.world.source.delete_topic("a")
+            else:
+                apart.expire(left_from)
+            (kept,) = apart.back().done[Step.KEEP]["kept"]
+            gone = {offset for lost in kept["gone"] for offset in range(lost["start"], lost["end"])}
+            assert apart.kept() == [value for offset, value in only.items() if offset not in gone], (point, number)
+            assert all(left_from is None or offset < left_from for offset in gone), (point, number)
+            copied = 5 * (number + (point in ("EndTxn", "AwaitVisible")))
+            assert gone <= set(range(10 + copied, 25)), (point, number)
+
+
+def kill_in_the_copy(apart: WentApart, patch: pytest.MonkeyPatch, point: str, number: int) -> None:
+    """Kill the way back at this point of the copy of the batch with this number."""
+    rounds = 0
+
+    def observe(name: str) -> None:
+        nonlocal rounds
+        if name == point:
+            rounds += 1
+            if rounds > number:
+                raise KilledError
+
+    def killed(config: MirrorConfig, request: RedoRequest, **options: Any) -> Any:
+        small = config.model_copy(update={"write": config.write.model_copy(update={"slot_bytes": 1})})
+        return redo(small, request, observer=observe, **options)
+
+    with patch.context() as killing:
+        killing.setattr(divergence, "redo", killed)
+        with pytest.raises(KilledError):
+            apart.back()
+
+
+def test_records_that_expire_between_the_copy_and_the_comparison_are_kept(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = apart.only_at_source
+
+    def copied(*arguments: Any, **options: Any) -> Any:
+        result = redo(*arguments, **options)
+        apart.expire(20)
+        return result
+
+    monkeypatch.setattr(divergence, "redo", copied)
+    state = apart.back()
+    assert apart.kept() == only
+    assert [kept["gone"] for kept in state.done[Step.KEEP]["kept"]] == [[]]
+
+
+def test_a_plan_names_records_that_are_not_kept_yet(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_before_the_copy(apart, monkeypatch)
+    apart.expire(15)
+    plan = plan_failover(apart.files)
+    (write,) = plan.diverged
+    assert replace(write, topic_id="") == LateWrite(topic_partition=TopicPartition("a", 0), start=15, end=25, record_count=10)
+    assert "only at east: a-0 offsets 15 to 24 (10 records)" in view.plan_text(plan, apart.files)
+    apart.back()
+    assert plan_failover(apart.files).diverged == ()
