@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         read_late_writes as read_late_writes,
         read_newest_state as read_newest_state,
         read_state as read_state,
+        require_wave as require_wave,
         roll_back as roll_back,
         run_migration as run_migration,
     )

@@ -23,7 +23,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Reports
 from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
 from shallow_mirror.migration.observations import named
-from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole
+from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole, require_wave
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import source_ids
@@ -70,6 +70,7 @@ def settle_late_writes(
     Raises ConfigError and OlderTablesError before anything is done, and as `redo`.
     """
     state = read_newest_state(files)
+    require_wave(files, state, wave)
     require_sole(state.conductor, options)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
