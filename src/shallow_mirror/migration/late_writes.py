@@ -202,8 +202,11 @@ def read_records(
                     break
                 for batch in consumer.poll_batches(_POLL_BYTES, 500):
                     if batch.last_offset >= gap.start and batch.base_offset < gap.end:
-                        start = batch.base_offset if start is None else start
-                        end, count = batch.last_offset + 1, count + batch.record_count
+                        # Retention may have cut the first batch.
+                        first = max(batch.base_offset, gap.start)
+                        start = first if start is None else start
+                        end = batch.last_offset + 1
+                        count += min(batch.record_count, end - first)
             if consumer.position(name) < gap.end:
                 yield LateWrite(topic_partition=name, start=gap.start, end=gap.end)
             elif start is not None:
