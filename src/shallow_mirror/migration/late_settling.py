@@ -82,6 +82,10 @@ def settle_late_writes(
         if writes and (passed := Passed.of(state.waves[name])) is not None:
             mirror = copying_mirror(files, files.wave(name), passed.direction)
             require(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
+            _require_newest_tables(mirror)
+    for name, settlings in unfinished.items():
+        for each in settlings:
+            _require_newest_tables(copying_mirror(files, files.wave(name), Direction(each["direction"])))
     settled = []
     with owned(files, state, options) as owner:
         for name, writes in found.items():
@@ -112,11 +116,15 @@ def _late_writes(files: MigrationFiles, wave: WaveState) -> list[LateWrite]:
     return writes
 
 
-def _require_newest_tables(reverse: MirrorConfig | None) -> None:
-    """Raise OlderTablesError where a reverse mirror has older tables: its own copies would count as late writes."""
-    if reverse is None or TableStorage(reverse.table_location).offset_map.snapshot() is None:
+def _require_newest_tables(mirror: MirrorConfig | None) -> None:
+    """Raise OlderTablesError where a mirror has older tables.
+
+    The own copies of the reverse mirror would count as late writes. Those of the mirror that copies have the maps of what was
+    copied of late writes before.
+    """
+    if mirror is None or TableStorage(mirror.table_location).offset_map.snapshot() is None:
         return
-    older = older_tables(reverse)
+    older = older_tables(mirror)
     if older is not None:
         raise older
 

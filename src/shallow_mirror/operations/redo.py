@@ -2,7 +2,7 @@
 
 It is a small mirror of its own: its id (and so its transactional ids and receipts) and its offset map are named after the range
 and the target. So a repeated call continues where the last one ended, and the mirror's own positions and translations do not
-change, also while the mirror runs.
+change, also while the mirror runs. No other mirror has such an id: a receipt of another map is one of the map that is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.produce import read_receipts
 from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
@@ -26,11 +27,11 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, OlderTablesError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
-from shallow_mirror.sinks.kafka import SINGLE_SLOT
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, transactional_id
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
@@ -86,11 +87,13 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
 
     `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it.
 
-    Raises ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
+    Raises ConfigError, OlderTablesError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError,
+    RetriableError.
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
+    _is_begun(config, request, spark, deadline)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
-        session.recover(deadline)
+        _recover(session, request, deadline)
         copy = _Copy(config, request, session)
         was_done = not copy.run(deadline)
         session.owner.settle()
@@ -106,6 +109,40 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
         tables=config.tables,
         was_done=was_done,
     )
+
+
+def _is_begun(config: MirrorConfig, request: RedoRequest, spark: Any, deadline: Deadline) -> bool:
+    """Return whether the copy has a map. Raises OlderTablesError if the target was written with another one."""
+    group = transactional_id(config.mirror, SINGLE_SLOT)
+    with closing(Cluster(config.target.client)) as target:
+        receipts = read_receipts(target, group, deadline)
+    # The map is read after the receipts: each of them is of a map that was there before.
+    is_begun = TableStorage(config.table_location, spark).offset_map.snapshot() is not None
+    map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror).map_id if is_begun else None
+    if receipt := next((receipt for receipt in receipts if receipt.map_id != map_id), None):
+        raise OlderTablesError(
+            "none of this copy" if map_id is None else f"one of another offset map of this copy ({map_id})",
+            f"consumer group {group} on the target has a receipt of the offset map {receipt.map_id}, of run {receipt.run_id}",
+            receipt.decision,
+            receipt.run_id,
+            if_lost=_if_lost(config, request),
+        )
+    return is_begun
+
+
+def _if_lost(config: MirrorConfig, request: RedoRequest) -> str:
+    return (
+        f"if they are lost, nothing tells which records of the range {request.target_topic} has: with the consumer group "
+        f"{transactional_id(config.mirror, SINGLE_SLOT)} deleted on the target, all of it is copied, and these a second time"
+    )
+
+
+def _recover(session: OperatorSession, request: RedoRequest, deadline: Deadline) -> None:
+    assert isinstance(session.config, MirrorConfig)
+    try:
+        session.recover(deadline)
+    except OlderTablesError as older:
+        raise replace(older, if_lost=_if_lost(session.config, request)) from None
 
 
 def redo_config(
