@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from shallow_mirror.migration.late_settling import Choice as Choice, settle_late_writes as settle_late_writes
     from shallow_mirror.migration.plan import plan_migration as plan_migration
     from shallow_mirror.migration.rehearsal.rehearsal import rehearse as rehearse
-    from shallow_mirror.migration.sentences import release_sentences as release_sentences
+    from shallow_mirror.migration.sentences import lost_sentence as lost_sentence, release_sentences as release_sentences
     from shallow_mirror.migration.session import (
         Options as Options,
         abort as abort,

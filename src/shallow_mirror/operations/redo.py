@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,23 +20,31 @@ from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.produce import read_receipts
-from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position, rows_from_arrow, schema_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, OlderTablesError
+from shallow_mirror.errors import ConfigError, DataLossError, OlderTablesError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
-from shallow_mirror.sinks.kafka import SINGLE_SLOT, transactional_id
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, SingleSlot, transactional_id
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import (
+    UNKNOWN_BYTES_PER_OFFSET,
+    OffsetRange,
+    PlannedRange,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TopicPartition,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +71,10 @@ class RedoRequest:
 
 @dataclass(frozen=True, slots=True)
 class RedoResult:
-    """Whole batches: [`start`, `end`) may begin below and end above the requested range. `record_count`: of all calls."""
+    """Whole batches: [`start`, `end`) may begin below and end above the requested range. `record_count`: of all calls.
+
+    `lost`: offsets of the requested range that the source no longer had when they were to be copied.
+    """
 
     request: RedoRequest
     start: int
@@ -71,6 +82,7 @@ class RedoResult:
     record_count: int
     tables: str
     was_done: bool
+    lost: Sequence[OffsetRange] = ()
 
     def sentence(self) -> str:
         action = "was copied before" if self.was_done else "copied"
@@ -82,10 +94,18 @@ class RedoResult:
         )
 
 
-def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, observer: Observer = observe_nothing) -> RedoResult:
+def redo(
+    config: MirrorConfig,
+    request: RedoRequest,
+    spark: Any = None,
+    *,
+    accepts_loss: bool = False,
+    observer: Observer = observe_nothing,
+) -> RedoResult:
     """Copy the range. Safe to call again after any error: it continues from there.
 
-    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it.
+    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `accepts_loss`: what the source has
+    deleted of the range is recorded as expired, and the rest is copied; otherwise that is an error.
 
     Raises ConfigError, OlderTablesError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError,
     RetriableError.
@@ -94,21 +114,26 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     _is_begun(config, request, spark, deadline)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
         _recover(session, request, deadline)
-        copy = _Copy(config, request, session)
+        copy = _Copy(config, request, session, accepts_loss=accepts_loss)
         was_done = not copy.run(deadline)
         session.owner.settle()
         session.end.outcome = "redo: done"
-    segments = [
-        row.segment for row in rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
-    ]
-    return RedoResult(
-        request=request,
-        start=min(segment.source_start for segment in segments),
-        end=max(segment.source_end for segment in segments),
-        record_count=sum(segment.record_count for segment in segments if segment.kind is SegmentKind.DATA),
-        tables=config.tables,
-        was_done=was_done,
-    )
+    return _result(config, request, spark, was_done=was_done)
+
+
+def end_redo(config: MirrorConfig, request: RedoRequest, spark: Any = None) -> RedoResult | None:
+    """End the copy of a range that the source no longer has: what was decided is committed. Return None if none was begun.
+
+    Arguments and errors are those of `redo`. The source is not asked for anything.
+    """
+    deadline = Deadline.after_ms(START_MS, time.monotonic)
+    if not _is_begun(config, request, spark, deadline):
+        return None
+    with open_operator_session(config, "redo", deadline, spark=spark, reads_source=False) as session:
+        _recover(session, request, deadline)
+        session.owner.settle()
+        session.end.outcome = "redo: ended"
+    return _result(config, request, spark, was_done=True)
 
 
 def _is_begun(config: MirrorConfig, request: RedoRequest, spark: Any, deadline: Deadline) -> bool:
@@ -143,6 +168,33 @@ def _recover(session: OperatorSession, request: RedoRequest, deadline: Deadline)
         session.recover(deadline)
     except OlderTablesError as older:
         raise replace(older, if_lost=_if_lost(session.config, request)) from None
+
+
+def _result(config: MirrorConfig, request: RedoRequest, spark: Any, *, was_done: bool) -> RedoResult:
+    rows = OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows()
+    segments = [row.segment for row in rows_from_arrow(rows) if row.segment.kind is not SegmentKind.EXPIRED]
+    return RedoResult(
+        request=request,
+        start=min((segment.source_start for segment in segments), default=request.start),
+        end=max((segment.source_end for segment in segments), default=request.start),
+        record_count=sum(segment.record_count for segment in segments if segment.kind is SegmentKind.DATA),
+        tables=config.tables,
+        was_done=was_done,
+        lost=_uncovered(OffsetRange(request.start, request.end), segments),
+    )
+
+
+def _uncovered(offsets: OffsetRange, segments: Iterable[Segment]) -> tuple[OffsetRange, ...]:
+    """Pure. Return the offsets that no segment covers."""
+    uncovered, at = [], offsets.start
+    for segment in sorted(segments, key=lambda each: each.source_start):
+        start = min(segment.source_start, offsets.end)
+        if start > at:
+            uncovered.append(OffsetRange(at, start))
+        at = max(at, segment.source_end)
+    if at < offsets.end:
+        uncovered.append(OffsetRange(at, offsets.end))
+    return tuple(uncovered)
 
 
 def redo_config(
@@ -194,10 +246,11 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
 
 
 class _Copy:
-    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession) -> None:
+    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, *, accepts_loss: bool) -> None:
         self._config = config
         self._request = request
         self._session = session
+        self._accepts_loss = accepts_loss
         assert session.source is not None, "a mirror reads a cluster"
         self._source_cluster = session.source
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
@@ -214,6 +267,22 @@ class _Copy:
         targets = self._targets(owner, deadline)
         if copied is None:
             self._begin(source, targets, listing, deadline)
+        while True:
+            if self._accepts_loss:
+                self._leave_out_expired(source, deadline)
+            if owner.positions()[source].offset >= self._request.end:
+                return True
+            try:
+                self._copy_rest(source, targets, slot, listing, deadline)
+            except DataLossError as loss:
+                is_expired = loss.log_start_offset is not None and loss.log_start_offset > loss.expected_offset
+                if not (self._accepts_loss and is_expired):
+                    raise
+
+    def _copy_rest(
+        self, source: SourcePartition, targets: TargetTopics, slot: SingleSlot, listing: LogEnds, deadline: Deadline
+    ) -> None:
+        owner = self._session.owner
         bytes_per_offset = self._offsets.sample({source: owner.positions()[source].offset}, listing, deadline)
         while (position := owner.positions()[source]).offset < self._request.end:
             per_offset = bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET)
@@ -227,7 +296,23 @@ class _Copy:
             )
             slot.round(lambda decision, left, planned=planned: self._fill(planned, targets, decision, left))  # type: ignore[misc]
             _log.info("redo: %s up to offset %d", self._request.topic_partition, owner.positions()[source].offset)
-        return True
+
+    def _leave_out_expired(self, source: SourcePartition, deadline: Deadline) -> None:
+        """Record offsets from the position on that the source has deleted as expired: the copy continues behind them."""
+        position = self._session.owner.positions()[source]
+        end = min(self._log_start(source, deadline), self._request.end)
+        if end > position.offset:
+            expired = Segment(
+                source=source,
+                source_start=position.offset,
+                source_end=end,
+                kind=SegmentKind.EXPIRED,
+                target=position.target,
+            )
+            self._session.register([DecidedSegment(expired, None)], deadline)
+
+    def _log_start(self, source: SourcePartition, deadline: Deadline) -> int:
+        return self._offsets.log_starts([source], deadline)[source]
 
     def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
         name = self._request.topic_partition
@@ -244,8 +329,9 @@ class _Copy:
         if copied is not None:
             offset_planning.require_same_topics({copied[0]: copied[1].offset}, listing.topic_ids)
             return source
-        start = self._offsets.log_starts([source], deadline)[source]
-        if not start <= request.start < request.end <= listing.ends[source]:
+        start = self._log_start(source, deadline)
+        is_there = start <= request.start or (self._accepts_loss and start < request.end)
+        if not (is_there and request.start < request.end <= listing.ends[source]):
             raise ConfigError(
                 f"offsets {request.start} to {request.end} of {name}: the source has {start} to {listing.ends[source]} "
                 "(up to the last stable offset, if only committed records are read)"
@@ -263,7 +349,9 @@ class _Copy:
 
     def _begin(self, source: SourcePartition, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
         """Write the first row. A batch is never cut: the range begins with the batch that holds its first offset."""
-        starts = self._offsets.align_to_batch_start({source: self._request.start}, listing, deadline)
+        starts = {source: self._request.start}
+        if self._log_start(source, deadline) <= self._request.start:
+            starts = self._offsets.align_to_batch_start(starts, listing, deadline)
         rows = first_rows(targets, self._source_cluster, starts, deadline)
         self._session.register(rows, deadline)
 
