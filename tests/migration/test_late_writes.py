@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import yaml
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
+from shallow_mirror import cli
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import connectivity
@@ -21,7 +24,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.errors import ConfigError, OlderTablesError, RetriableError
-from shallow_mirror.migration import Choice, late_settling, read_state, settle_late_writes, view
+from shallow_mirror.migration import Choice, late_settling, read_state, require_wave, session, settle_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.late_writes import (
     Copied,
@@ -30,13 +33,14 @@ from shallow_mirror.migration.late_writes import (
     find_late_writes,
     gaps_of,
     holding_records,
+    parted,
     settled_writes,
 )
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import LateWrites
-from shallow_mirror.migration.state import BEGUN, DONE
+from shallow_mirror.migration.state import BEGUN, DONE, SETTLED_LATE
 from shallow_mirror.migration.steps import Direction, Step
-from shallow_mirror.operations.redo import RedoRequest
+from shallow_mirror.operations.redo import RedoRequest, RedoResult
 from shallow_mirror.types import OffsetRange, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -117,16 +121,19 @@ class Said:
 
 
 class Copies:
-    """Copies of ranges; the process ends at the copy number `fails_at`."""
+    """Copies of ranges; the process ends at the copy number `fails_at`. `gone`: what the source has no more."""
 
-    def __init__(self, fails_at: int | None = None) -> None:
-        self._fails_at = fails_at
+    def __init__(self, fails_at: int | None = None, gone: Sequence[OffsetRange] = ()) -> None:
+        self._fails_at, self._gone = fails_at, gone
         self.made: list[tuple[str, RedoRequest]] = []
 
-    def __call__(self, config: MirrorConfig, request: RedoRequest) -> None:
+    def __call__(self, config: MirrorConfig, request: RedoRequest) -> RedoResult:
         if len(self.made) == self._fails_at:
             raise RetriableError("BROKER_NOT_AVAILABLE", "the target does not answer")
         self.made.append((config.mirror, request))
+        gone = tuple(offsets for offsets in self._gone if request.start <= offsets.start < request.end)
+        count = request.end - request.start - sum(offsets.end - offsets.start for offsets in gone)
+        return RedoResult(request, request.start, request.end, count, "tables", was_done=False, gone=gone)
 
 
 def at_source(monkeypatch: pytest.MonkeyPatch, *writes: LateWrite) -> None:
@@ -137,7 +144,8 @@ def at_source(monkeypatch: pytest.MonkeyPatch, *writes: LateWrite) -> None:
         assert passed is not None
         return [write for write in writes if write not in settled_writes(wave, passed.direction)]
 
-    monkeypatch.setattr(late_settling, "find_late_writes", find)
+    for module in (late_settling, session):
+        monkeypatch.setattr(module, "find_late_writes", find)
 
 
 FIRST, SECOND, THIRD = (LateWrite(topic_partition=ORDERS, start=start, end=start + 5, record_count=5) for start in (20, 30, 40))
@@ -230,11 +238,130 @@ def test_what_is_gone_by_the_time_a_killed_command_is_continued_does_not_hold_up
     with pytest.raises(RetriableError):
         settle_late_writes(files, Said(), Choice.CARRY, copy=Copies(fails_at=0))
     deleted.add(str(FIRST))
-    said, copies = Said(), Copies()
-    settle_late_writes(files, said, Choice.CARRY, copy=copies)
-    assert [made.start for _, made in copies.made] == [SECOND.start]
+    said, copies = Said(), Copies(gone=(OffsetRange(FIRST.start, FIRST.end),))
+    (settled,) = settle_late_writes(files, said, Choice.CARRY, copy=copies)
+    assert (settled.writes, settled.lost) == ((SECOND,), (FIRST,))
     assert f"all: {FIRST} is not at east any more: nothing of it is left to copy" in said.sentences
     assert read_state(files).waves["all"].settling == ()
+
+
+@pytest.mark.slow
+def test_what_was_deleted_before_it_was_copied_is_lost_and_neither_copied_nor_late_any_more(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    deleted.add(str(FIRST))
+    said = Said()
+    (settled,) = settle_late_writes(files, said, Choice.CARRY, copy=Copies(gone=(OffsetRange(20, 25), OffsetRange(30, 32))))
+    copied, lost = replace(SECOND, start=32, record_count=3), replace(SECOND, end=32, record_count=2)
+    assert (settled.writes, settled.lost, settled.topics) == ((copied,), (FIRST, lost), ("orders",))
+    sentence = "orders-0 offsets 30 to 31 (2 records): LOST: deleted at east before they were copied"
+    assert f"all: {sentence}" in said.sentences
+    assert settle_late_writes(files, said, Choice.CARRY, copy=Copies()) == []
+    state = read_state(files)
+    (lines,) = view.late_lines(files, state, {"all": LateWrites()}).values()
+    assert lines == [
+        "orders-0 offsets 32 to 34 (3 records): carried to the other cluster",
+        "orders-0 offsets 20 to 24 (5 records): LOST: deleted at east before they were copied",
+        sentence,
+    ]
+    (wave,) = view.state_document(state, "m")["waves"]
+    assert wave["settled_late_writes"] == [{**copied.document(), "choice": "carry"}]
+    assert wave["lost_late_writes"] == [FIRST.document(), lost.document()]
+
+
+def printed(capsys: pytest.CaptureFixture[str], files: MigrationFiles, *options: str) -> tuple[int | str | None, str, str]:
+    """Return the exit code of `migrate late-writes`, and what it prints."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["migrate", "late-writes", files.config.path, *options])
+    return (ended.value.code, *capsys.readouterr())
+
+
+@pytest.mark.slow
+def test_the_command_says_what_was_lost_and_ends_with_1(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    copies = Copies(gone=(OffsetRange(20, 25), OffsetRange(30, 32)))
+    monkeypatch.setattr(late_settling, "redo", lambda config, request, **_: copies(config, request))
+    deleted.add(str(FIRST))
+    lost = (
+        "orders-0 offsets 20 to 24 (5 records): LOST: deleted at east before they were copied",
+        "orders-0 offsets 30 to 31 (2 records): LOST: deleted at east before they were copied",
+    )
+    code, output, _ = printed(capsys, files, "--carry")
+    assert code == 1
+    assert output.splitlines() == ["wave all: 1 range copied to orders at west", *(f"wave all: {line}" for line in lost)]
+    carried = "orders-0 offsets 32 to 34 (3 records): carried to the other cluster"
+    code, output, _ = printed(capsys, files)
+    assert (code, output.splitlines()) == (0, [f"all: {line}" for line in (carried, *lost)])
+    assert printed(capsys, files, "--quarantine")[:2] == (0, "no late writes\n")
+
+
+@pytest.mark.slow
+def test_the_command_names_no_topic_where_nothing_was_copied(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_source(monkeypatch, FIRST)
+    deleted.add(str(FIRST))
+    copies = Copies(gone=(OffsetRange(FIRST.start, FIRST.end),))
+    monkeypatch.setattr(late_settling, "redo", lambda config, request, **_: copies(config, request))
+    code, output, _ = printed(capsys, files, "--carry")
+    lost = "wave all: orders-0 offsets 20 to 24 (5 records): LOST: deleted at east before they were copied\n"
+    assert (code, output) == (1, lost)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--carry",)])
+def test_the_command_refuses_a_wave_that_the_file_does_not_have(
+    files: MigrationFiles, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    code, output, error = printed(capsys, files, "--wave", "al", *options)
+    assert (code, output) == (2, "")
+    assert "--wave al: the migration file has no wave of this name; it has all" in error
+
+
+@pytest.mark.slow
+def test_late_writes_that_a_former_version_has_settled_count_as_copied(files: MigrationFiles) -> None:
+    log = MigrationLog.open(TableStorage(files.config.table_location), "m")
+    owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, lambda: 0)
+    owner.append(event=SETTLED_LATE, wave="all", detail={"direction": "move", "choice": "carry", "writes": [FIRST.document()]})
+    (lines,) = view.late_lines(files, read_state(files), {"all": LateWrites()}).values()
+    assert lines == ["orders-0 offsets 20 to 24 (5 records): carried to the other cluster"]
+
+
+@pytest.mark.slow
+def test_a_wave_that_the_file_does_not_have_is_refused_and_those_that_it_has_are_named(files: MigrationFiles) -> None:
+    with pytest.raises(ConfigError, match="--wave al: the migration file has no wave of this name; it has all"):
+        settle_late_writes(files, Said(), Choice.CARRY, "al", copy=Copies())
+    state = read_state(files)
+    former = replace(state, waves={**state.waves, "former": replace(state.waves["all"], name="former")})
+    with pytest.raises(ConfigError, match="former is under way or has moved, and is not in the migration file any more"):
+        require_wave(files, former, "former")
+
+
+@pytest.mark.parametrize(
+    ("lost", "count", "copied_pieces", "lost_pieces"),
+    [
+        pytest.param([], 15, [(20, 35, 15)], [], id="nothing"),
+        pytest.param([(34, 35)], 15, [(20, 35, 15)], [], id="an offset without a record"),
+        pytest.param([(20, 25)], 10, [(25, 35, 10)], [(20, 25, 5)], id="the front"),
+        pytest.param([(25, 30)], 10, [(20, 25, None), (30, 35, None)], [(25, 30, 5)], id="what followed a part that was copied"),
+        pytest.param([(20, 22), (25, 28)], 10, [(22, 25, None), (28, 35, None)], [(20, 22, None), (25, 28, None)], id="twice"),
+        pytest.param([(20, 35)], 0, [], [(20, 35, 15)], id="everything"),
+        pytest.param([(20, 34)], 0, [], [(20, 35, 15)], id="all but a marker"),
+        pytest.param([(20, 25)], None, [(25, 35, None)], [(20, 25, None)], id="the copy holds other records as well"),
+    ],
+)
+def test_what_was_lost_of_a_late_write_is_told_from_what_was_copied(
+    lost: list[tuple[int, int]],
+    count: int | None,
+    copied_pieces: list[tuple[int, int, int | None]],
+    lost_pieces: list[tuple[int, int, int | None]],
+) -> None:
+    write = LateWrite(topic_partition=ORDERS, start=20, end=35, record_count=15)
+    pieces = parted(write, [OffsetRange(*gap) for gap in lost], count)
+    assert [[(each.start, each.end, each.record_count) for each in part] for part in pieces] == [copied_pieces, lost_pieces]
 
 
 @pytest.mark.slow
@@ -261,6 +388,30 @@ def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
     assert [write for settled in settle_late_writes(files, Said(), Choice.CARRY, copy=copies) for write in settled.writes] == [
         FIRST
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_no_late_writes_are_settled_while_the_mirror_that_copies_has_older_tables(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """They may lack the maps of what was copied of late writes before."""
+    at_source(monkeypatch, FIRST, SECOND)
+    if is_begun:
+        with pytest.raises(RetriableError):
+            settle_late_writes(files, Said(), Choice.CARRY, copy=Copies(fails_at=1))
+    before = len(read_state(files).waves["all"].settling)
+
+    def older_tables(mirror: MirrorConfig) -> OlderTablesError | None:
+        return OlderTablesError("run 1 micro-batch 3", "...", 8) if mirror.mirror == "mirror" else None
+
+    monkeypatch.setattr(late_settling, "older_tables", older_tables)
+    has_map = SimpleNamespace(offset_map=SimpleNamespace(snapshot=lambda: 1))
+    monkeypatch.setattr(late_settling, "TableStorage", lambda _location: has_map)
+    copies = Copies()
+    with pytest.raises(OlderTablesError, match="tables are older than the target"):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert (copies.made, len(read_state(files).waves["all"].settling)) == ([], before)
 
 
 @pytest.mark.slow

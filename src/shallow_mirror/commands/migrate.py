@@ -157,16 +157,23 @@ def late_writes(
     takes_over: TakeOver = False,
 ) -> None:
     """Settle records that were written, after the point of no return, to the cluster that a wave has left."""
-    from shallow_mirror.migration import Choice, Options, read_late_writes, settle_late_writes, view
+    from shallow_mirror.migration import (
+        Choice,
+        Options,
+        lost_sentence,
+        read_late_writes,
+        require_wave,
+        settle_late_writes,
+        view,
+    )
 
     files = load_migration(file, "migrate late-writes")
     if carries and quarantines:
         raise ConfigError("--carry and --quarantine exclude each other")
-    if wave is not None:
-        files.wave(wave)
     if not carries and not quarantines:
         with Spoken(_ANSWERS.format("late-writes")):
             state = _newest_state(files)
+            require_wave(files, state, wave)
             late = read_late_writes(files, state)
         lines = view.late_lines(files, state, late)
         chosen = [name for name in late if wave in (None, name)]
@@ -178,9 +185,14 @@ def late_writes(
         choice = Choice.CARRY if carries else Choice.QUARANTINE
         settled = settle_late_writes(files, printed, choice, wave, Options(takes_over=takes_over))
     for each in settled:
-        print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
+        if each.writes:
+            print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
+        for write in each.lost:
+            print(f"wave {each.wave}: {lost_sentence(write, each.left)}")
     if not settled:
         print("no late writes")
+    if any(each.lost for each in settled):
+        raise typer.Exit(EXIT_REFUSED)
 
 
 def _newest_state(files: MigrationFiles) -> MigrationState:

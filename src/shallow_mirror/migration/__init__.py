@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from shallow_mirror.migration.late_settling import Choice as Choice, settle_late_writes as settle_late_writes
     from shallow_mirror.migration.plan import plan_migration as plan_migration
     from shallow_mirror.migration.rehearsal.rehearsal import rehearse as rehearse
-    from shallow_mirror.migration.sentences import release_sentences as release_sentences
+    from shallow_mirror.migration.sentences import lost_sentence as lost_sentence, release_sentences as release_sentences
     from shallow_mirror.migration.session import (
         Options as Options,
         abort as abort,
         read_late_writes as read_late_writes,
         read_newest_state as read_newest_state,
         read_state as read_state,
+        require_wave as require_wave,
         roll_back as roll_back,
         run_migration as run_migration,
     )

@@ -1,7 +1,8 @@
 """Driver: the two ways on for late writes: copied to the topics where the writers are now, or to topics of their own beside them.
 
 Each range is copied exactly once, as `redo` does it. What is to be copied is in the table before: a command that is killed is
-continued by the next one with the same ranges.
+continued by the next one with the same ranges. What the cluster that was left has deleted by then is lost: it is recorded, and
+does not hold up the rest.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Reports
-from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
+from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes, parted
 from shallow_mirror.migration.observations import named
-from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole
+from shallow_mirror.migration.sentences import lost_sentence
+from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole, require_wave
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import source_ids
 from shallow_mirror.operations.recover import older_tables
-from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+from shallow_mirror.operations.redo import RedoRequest, RedoResult, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel
 
 QUARANTINE_PREFIX = f"{routing.INTERNAL_PREFIX}late-writes."
@@ -40,21 +42,26 @@ class Choice(enum.StrEnum):
     QUARANTINE = "quarantine"
 
 
-Copy = Callable[[MirrorConfig, RedoRequest], Any]
+Copy = Callable[[MirrorConfig, RedoRequest], RedoResult]
 
 
-def copy_range(config: MirrorConfig, request: RedoRequest) -> None:
-    redo(redo_config(config, request, is_handed_over=True), request)
+def copy_range(config: MirrorConfig, request: RedoRequest) -> RedoResult:
+    return redo(redo_config(config, request, is_handed_over=True), request, leaves_out_gone=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Late writes that were copied, and into which topics at the cluster `other`."""
+    """Late writes that were copied, and into which topics at the cluster `other`.
+
+    `lost`: those that `left`, the cluster that was left, had deleted before they were copied.
+    """
 
     wave: str
+    left: str
     other: str
     topics: Sequence[str]
     writes: Sequence[LateWrite]
+    lost: Sequence[LateWrite]
 
 
 def settle_late_writes(
@@ -70,6 +77,7 @@ def settle_late_writes(
     Raises ConfigError and OlderTablesError before anything is done, and as `redo`.
     """
     state = read_newest_state(files)
+    require_wave(files, state, wave)
     require_sole(state.conductor, options)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
@@ -81,6 +89,10 @@ def settle_late_writes(
         if writes and (passed := Passed.of(state.waves[name])) is not None:
             mirror = copying_mirror(files, files.wave(name), passed.direction)
             require(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
+            _require_newest_tables(mirror)
+    for name, settlings in unfinished.items():
+        for each in settlings:
+            _require_newest_tables(copying_mirror(files, files.wave(name), Direction(each["direction"])))
     settled = []
     with owned(files, state, options) as owner:
         for name, writes in found.items():
@@ -94,8 +106,10 @@ def settle_late_writes(
             for begun in now.settling:
                 mirror = copying_mirror(files, files.wave(name), Direction(begun["direction"]))
                 detail = {**begun, "choice": _choice_now(mirror, begun, choice).value}
-                settled.append(_copy(files, now, detail, reports, copy))
-                owner.append(event=SETTLED_LATE, wave=name, detail=detail)
+                done = _copy(files, now, detail, reports, copy)
+                parts = {"copied": [each.document() for each in done.writes], "lost": [each.document() for each in done.lost]}
+                owner.append(event=SETTLED_LATE, wave=name, detail={**detail, **parts})
+                settled.append(done)
     return settled
 
 
@@ -111,11 +125,15 @@ def _late_writes(files: MigrationFiles, wave: WaveState) -> list[LateWrite]:
     return writes
 
 
-def _require_newest_tables(reverse: MirrorConfig | None) -> None:
-    """Raise OlderTablesError where a reverse mirror has older tables: its own copies would count as late writes."""
-    if reverse is None or TableStorage(reverse.table_location).offset_map.snapshot() is None:
+def _require_newest_tables(mirror: MirrorConfig | None) -> None:
+    """Raise OlderTablesError where a mirror has older tables.
+
+    The own copies of the reverse mirror would count as late writes. Those of the mirror that copies have the maps of what was
+    copied of late writes before.
+    """
+    if mirror is None or TableStorage(mirror.table_location).offset_map.snapshot() is None:
         return
-    older = older_tables(reverse)
+    older = older_tables(mirror)
     if older is not None:
         raise older
 
@@ -171,15 +189,31 @@ def _is_gone(mirror: MirrorConfig, write: LateWrite) -> bool:
 
 def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports, copy: Copy) -> Settled:
     mirror = copying_mirror(files, files.wave(wave.name), Direction(detail["direction"]))
-    topics, writes = [], [LateWrite.of(document) for document in detail["writes"]]
-    for write in writes:
-        topic = write.topic_partition.topic
-        target = _target(mirror, topic, Choice(detail["choice"]))
+    left, other = mirror.source.alias, mirror.target.alias
+    topics: list[str] = []
+    all_copied: list[LateWrite] = []
+    all_lost: list[LateWrite] = []
+    for write in map(LateWrite.of, detail["writes"]):
+        target = _target(mirror, write.topic_partition.topic, Choice(detail["choice"]))
+        request = RedoRequest(write.topic_partition, write.start, write.end, target, write.topic_id)
         if _is_gone(mirror, write):
-            reports.says(f"{wave.name}: {write} is not at {mirror.source.alias} any more: nothing of it is left to copy")
-            continue
-        reports.says(f"{wave.name}: copying {write} to {target} at {mirror.target.alias} ...")
-        copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target, write.topic_id))
-        reports.says(f"{wave.name}: {write} copied to {target} at {mirror.target.alias}")
-        topics.append(target)
-    return Settled(wave=wave.name, other=mirror.target.alias, topics=tuple(dict.fromkeys(topics)), writes=tuple(writes))
+            reports.says(f"{wave.name}: {write} is not at {left} any more: nothing of it is left to copy")
+        else:
+            reports.says(f"{wave.name}: copying {write} to {target} at {other} ...")
+        result = copy(mirror, request)
+        copied, lost = parted(write, result.gone, _record_count(mirror, write, result))
+        for each in copied:
+            reports.says(f"{wave.name}: {each} copied to {target} at {other}")
+            topics.append(target)
+        for each in lost:
+            reports.says(f"{wave.name}: {lost_sentence(each, left)}")
+        all_copied += copied
+        all_lost += lost
+    names = tuple(dict.fromkeys(topics))
+    return Settled(wave=wave.name, left=left, other=other, topics=names, writes=tuple(all_copied), lost=tuple(all_lost))
+
+
+def _record_count(mirror: MirrorConfig, write: LateWrite, result: RedoResult) -> int | None:
+    """Return the number of records of the late write that were copied; None where the copy may hold others as well."""
+    is_within = write.start <= result.start and result.end <= write.end
+    return result.record_count if is_within and mirror.read.isolation_level is IsolationLevel.READ_COMMITTED else None

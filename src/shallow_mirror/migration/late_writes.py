@@ -96,8 +96,38 @@ def copying_mirror(files: MigrationFiles, wave: WaveSettings, direction: Directi
 
 
 def settled_writes(wave: WaveState, direction: Direction) -> list[LateWrite]:
-    """Return the late writes that somebody has carried or put into quarantine."""
+    """Return the late writes that somebody has carried or put into quarantine, also those of them that were lost."""
     return [LateWrite.of(write) for done in wave.late_writes if done["direction"] == direction.value for write in done["writes"]]
+
+
+def copied_late_writes(settled: Mapping[str, Any]) -> list[LateWrite]:
+    """Return what was copied, of an event of settled late writes."""
+    return [LateWrite.of(write) for write in settled.get("copied", settled["writes"])]
+
+
+def lost_late_writes(settled: Mapping[str, Any]) -> list[LateWrite]:
+    """Return what was deleted before it was copied, of an event of settled late writes."""
+    return [LateWrite.of(write) for write in settled.get("lost", ())]
+
+
+def parted(
+    write: LateWrite, lost: Sequence[OffsetRange], record_count: int | None
+) -> tuple[Sequence[LateWrite], Sequence[LateWrite]]:
+    """Pure. Return what was copied of a late write, and what was lost. `record_count`: of the copy; None: not known.
+
+    Offsets without records, those of markers, are no loss where the records are known to be there.
+    """
+    if not lost or (record_count is not None and record_count == write.record_count):
+        return [write], []
+    if record_count == 0:
+        return [], [write]
+    bounds = [write.start, *(offset for gap in lost for offset in (gap.start, gap.end)), write.end]
+    copied = [(start, end) for start, end in zip(bounds[::2], bounds[1::2], strict=True) if start < end]
+    left = None if record_count is None or write.record_count is None else write.record_count - record_count
+    return (
+        [replace(write, start=start, end=end, record_count=record_count if len(copied) == 1 else None) for start, end in copied],
+        [replace(write, start=gap.start, end=gap.end, record_count=left if len(lost) == 1 else None) for gap in lost],
+    )
 
 
 def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveState) -> list[LateWrite]:
@@ -204,8 +234,11 @@ def read_records(
                     break
                 for batch in consumer.poll_batches(_POLL_BYTES, 500):
                     if batch.last_offset >= gap.start and batch.base_offset < gap.end:
-                        start = batch.base_offset if start is None else start
-                        end, count = batch.last_offset + 1, count + batch.record_count
+                        # Retention may have cut the first batch.
+                        first = max(batch.base_offset, gap.start)
+                        start = first if start is None else start
+                        end = batch.last_offset + 1
+                        count += min(batch.record_count, end - first)
             if consumer.position(name) < gap.end:
                 yield LateWrite(topic_partition=name, start=gap.start, end=gap.end)
             elif start is not None:

@@ -47,6 +47,11 @@ def late_writes_command(config: MigrationConfig, wave: str) -> str:
     return f"shallow-mirror migrate late-writes {shlex.quote(config.path)} --wave {wave}"
 
 
+def lost_sentence(write: object, left: str) -> str:
+    """Return what happened to late writes that nobody can copy any more."""
+    return f"{write}: LOST: deleted at {left} before they were copied"
+
+
 def nothing_to_abort(waves: Iterable[WaveState]) -> str:
     """Return the phases of the waves, none of which is under way."""
     phases = "; ".join(

@@ -83,6 +83,16 @@ def _rows(files: MigrationFiles) -> Sequence[MigrationRow]:
     return MigrationLog.open(TableStorage(files.config.table_location), files.config.migration).rows()
 
 
+def require_wave(files: MigrationFiles, state: MigrationState, name: str | None) -> None:
+    """Raise ConfigError if a command names a wave that the file does not have; None: it names none."""
+    waves = [wave.name for wave in files.config.waves]
+    if name is None or name in waves:
+        return
+    if name in state.waves:
+        files.wave(name)  # the file had it, and has to have it again
+    raise ConfigError(f"--wave {name}: the migration file has no wave of this name; it has {', '.join(waves)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateWrites:
     """Of one wave. `problem`: why they are not known."""

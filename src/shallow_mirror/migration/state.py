@@ -17,7 +17,7 @@ WAITING = "waiting"
 SETTLING_LATE, SETTLED_LATE = "settling late writes", "settled late writes"
 """Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found, of
 WAITING what the step waits for, what was seen of it, and since when, of SETTLING_LATE and SETTLED_LATE the direction that was
-passed, how (`choice`), and which late writes."""
+passed, how (`choice`), and which late writes (`writes`). SETTLED_LATE also has what of them was `copied`, and what was `lost`."""
 
 
 REHEARSING, REHEARSED = "rehearsing", "rehearsed"

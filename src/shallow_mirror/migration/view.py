@@ -11,12 +11,12 @@ from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_settling import Choice
-from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.late_writes import copied_late_writes, copying_mirror, lost_late_writes
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
-from shallow_mirror.migration.sentences import late_writes_command
+from shallow_mirror.migration.sentences import late_writes_command, lost_sentence
 from shallow_mirror.migration.session import LateWrites, read_late_writes
 from shallow_mirror.migration.state import MigrationState, WaveState
-from shallow_mirror.migration.steps import Step
+from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import Spoken
 
@@ -120,23 +120,32 @@ def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequenc
 
 
 def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
-    """Return, by wave, a line for each late write that was settled, and for each that is not settled."""
+    """Return, by wave, a line for each late write that was settled or lost, and for each that is not settled."""
     found: dict[str, list[str]] = {}
     for name, of_wave in late.items():
-        settled = [
-            (LateWrite.of(write), _SETTLED[done["choice"]]) for done in state.waves[name].late_writes for write in done["writes"]
-        ]
+        lines = []
+        for done in state.waves[name].late_writes:
+            lines += [f"{write}: {_SETTLED[done['choice']]}" for write in copied_late_writes(done)]
+            lines += [lost_sentence(write, _left_alias(files, name, done)) for write in lost_late_writes(done)]
         command = f"no mirror copies that: `{late_writes_command(files.config, name)} --carry`, or `--quarantine`"
-        lines = [f"{write}: {what}" for write, what in (*settled, *((write, command) for write in of_wave.writes))]
+        lines += [f"{write}: {command}" for write in of_wave.writes]
         found[name] = [*lines, *([] if of_wave.problem is None else [f"unknown: {of_wave.problem}"])]
     return found
+
+
+def _left_alias(files: MigrationFiles, wave: str, settled: Mapping[str, Any]) -> str:
+    """Return the alias of the cluster that was left, of an event of settled late writes."""
+    return copying_mirror(files, files.wave(wave), Direction(settled["direction"])).source.alias
 
 
 def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
     return {
         "late_writes": None if late.problem is not None else [write.document() for write in late.writes],
         "late_writes_problem": late.problem,
-        "settled_late_writes": [{**write, "choice": done["choice"]} for done in wave.late_writes for write in done["writes"]],
+        "settled_late_writes": [
+            {**write.document(), "choice": done["choice"]} for done in wave.late_writes for write in copied_late_writes(done)
+        ],
+        "lost_late_writes": [write.document() for done in wave.late_writes for write in lost_late_writes(done)],
     }
 
 

@@ -2,7 +2,7 @@
 
 It is a small mirror of its own: its id (and so its transactional ids and receipts) and its offset map are named after the range
 and the target. So a repeated call continues where the last one ended, and the mirror's own positions and translations do not
-change, also while the mirror runs.
+change, also while the mirror runs. No other mirror has such an id: a receipt of another map is one of the map that is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import absent_topics, gone_topics, reach
+from shallow_mirror.broker.produce import read_receipts
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position, rows_from_arrow, schema_of
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
@@ -26,11 +27,11 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, DataLossError
+from shallow_mirror.errors import ConfigError, DataLossError, OlderTablesError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
-from shallow_mirror.sinks.kafka import SINGLE_SLOT
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, SingleSlot, transactional_id
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
@@ -103,21 +104,22 @@ def redo(
 ) -> RedoResult:
     """Copy the range. Safe to call again after any error: it continues from there.
 
-    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `leaves_out_gone`: copy what the source
-    still has of the range, also where it has nothing, or not the topic.
+    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `leaves_out_gone`: copy what the
+    source still has of the range, also where it has nothing, or not the topic.
 
-    Raises ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
+    Raises ConfigError, OlderTablesError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError,
+    RetriableError.
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
+    _require_own_map(config, request, spark, deadline)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
-        session.recover(deadline)
+        _recover(session, request, deadline)
         copy = _Copy(config, request, session, leaves_out_gone=leaves_out_gone)
         was_done = not copy.run(deadline)
         session.owner.settle()
         session.end.outcome = "redo: done"
-    segments = [
-        row.segment for row in rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
-    ]
+    rows = rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
+    segments = [row.segment for row in rows if row.segment.kind is not SegmentKind.EXPIRED]
     return RedoResult(
         request=request,
         start=min((segment.source_start for segment in segments), default=request.start),
@@ -129,12 +131,43 @@ def redo(
     )
 
 
+def _require_own_map(config: MirrorConfig, request: RedoRequest, spark: Any, deadline: Deadline) -> None:
+    """Raise OlderTablesError if the target was written with another map of this copy, which is missing then."""
+    group = transactional_id(config.mirror, SINGLE_SLOT)
+    with closing(Cluster(config.target.client)) as target:
+        receipts = read_receipts(target, group, deadline)
+    # The map is read after the receipts: each of them is of a map that was there before.
+    is_begun = TableStorage(config.table_location, spark).offset_map.snapshot() is not None
+    map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror).map_id if is_begun else None
+    if receipt := next((receipt for receipt in receipts if receipt.map_id != map_id), None):
+        raise OlderTablesError(
+            "none of this copy" if map_id is None else f"one of another offset map of this copy ({map_id})",
+            f"consumer group {group} on the target has a receipt of the offset map {receipt.map_id}, of run {receipt.run_id}",
+            receipt.decision,
+            receipt.run_id,
+            if_lost=_if_lost(config, request),
+        )
+
+
+def _if_lost(config: MirrorConfig, request: RedoRequest) -> str:
+    return (
+        f"if they are lost, nothing tells which records of the range {request.target_topic} has: with the consumer group "
+        f"{transactional_id(config.mirror, SINGLE_SLOT)} deleted on the target, all of it is copied, and these a second time"
+    )
+
+
+def _recover(session: OperatorSession, request: RedoRequest, deadline: Deadline) -> None:
+    assert isinstance(session.config, MirrorConfig)
+    try:
+        session.recover(deadline)
+    except OlderTablesError as older:
+        raise replace(older, if_lost=_if_lost(session.config, request)) from None
+
+
 def _gone(request: RedoRequest, segments: Iterable[Segment]) -> tuple[OffsetRange, ...]:
     """Pure. Return the requested offsets that no segment covers."""
     gone, at = [], request.start
     for segment in sorted(segments, key=lambda each: each.source_start):
-        if segment.kind is SegmentKind.EXPIRED:
-            continue
         if segment.source_start > at:
             gone.append(OffsetRange(at, min(segment.source_start, request.end)))
         at = max(at, segment.source_end)
@@ -195,8 +228,8 @@ class _Copy:
     def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, *, leaves_out_gone: bool) -> None:
         self._config = config
         self._request = request
-        self._leaves_out_gone = leaves_out_gone
         self._session = session
+        self._leaves_out_gone = leaves_out_gone
         assert session.source is not None, "a mirror reads a cluster"
         self._source_cluster = session.source
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
@@ -212,12 +245,28 @@ class _Copy:
         if self._is_topic_gone(copied, deadline):
             return False
         source = self._source(listing, copied, deadline)
-        start = self._request.start if copied is not None else self._start(source, listing, deadline)
-        if start >= self._request.end:
+        if copied is None and self._leaves_out_gone and self._log_start(source, deadline) >= self._request.end:
             return False
         targets = self._targets(owner, deadline)
         if copied is None:
-            self._begin(source, start, targets, listing, deadline)
+            self._begin(source, targets, listing, deadline)
+        while True:
+            self._leave_out_expired(source, deadline)
+            if owner.positions()[source].offset >= self._request.end:
+                return True
+            try:
+                self._copy_rest(source, targets, slot, listing, deadline)
+            except DataLossError as loss:
+                if self._is_topic_gone((source, owner.positions()[source]), deadline):
+                    return True
+                is_expired = loss.log_start_offset is not None and loss.log_start_offset > loss.expected_offset
+                if not (self._leaves_out_gone and is_expired):
+                    raise
+
+    def _copy_rest(
+        self, source: SourcePartition, targets: TargetTopics, slot: SingleSlot, listing: LogEnds, deadline: Deadline
+    ) -> None:
+        owner = self._session.owner
         bytes_per_offset = self._offsets.sample({source: owner.positions()[source].offset}, listing, deadline)
         while (position := owner.positions()[source]).offset < self._request.end:
             per_offset = bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET)
@@ -229,41 +278,24 @@ class _Copy:
                 end=end,
                 bytes_per_offset=per_offset,
             )
-            try:
-                slot.round(lambda decision, left, planned=planned: self._fill(planned, targets, decision, left))  # type: ignore[misc]
-            except DataLossError as loss:
-                if self._is_topic_gone((source, position), deadline):
-                    return True
-                self._leave_out_expired(loss, source, position, deadline)
+            slot.round(lambda decision, left, planned=planned: self._fill(planned, targets, decision, left))  # type: ignore[misc]
             _log.info("redo: %s up to offset %d", self._request.topic_partition, owner.positions()[source].offset)
-        return True
 
-    def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
-        name = self._request.topic_partition
-        return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
-
-    def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
-        """Return the partition. Raises ConfigError if there is none, DataLossError if it was recreated."""
-        name, request = self._request.topic_partition, self._request
-        source = next((source for source in listing.ends if source.topic_partition == name), None)
-        if source is None:
-            raise ConfigError(f"the source has no partition {name}, or it has no leader")
-        if request.topic_id and source.topic_id != request.topic_id:
-            raise ConfigError(f"source topic {name.topic} was deleted and created again: its offsets belong to other records now")
-        if copied is not None:
-            offset_planning.require_same_topics({copied[0]: copied[1].offset}, listing.topic_ids)
-        return source
-
-    def _start(self, source: SourcePartition, listing: LogEnds, deadline: Deadline) -> int:
-        """Return the first offset to copy. Raises ConfigError if the partition does not have the range."""
-        request, log_start = self._request, self._offsets.log_starts([source], deadline)[source]
-        start = max(log_start, request.start) if self._leaves_out_gone else request.start
-        if start < log_start or not request.start < request.end <= listing.ends[source]:
-            raise ConfigError(
-                f"offsets {request.start} to {request.end} of {request.topic_partition}: the source has {log_start} to "
-                f"{listing.ends[source]} (up to the last stable offset, if only committed records are read)"
+    def _leave_out_expired(self, source: SourcePartition, deadline: Deadline) -> None:
+        """Record offsets from the position on that the source has deleted as expired: the copy continues behind them."""
+        if not self._leaves_out_gone:
+            return
+        position = self._session.owner.positions()[source]
+        end = min(self._log_start(source, deadline), self._request.end)
+        if end > position.offset:
+            expired = Segment(
+                source=source,
+                source_start=position.offset,
+                source_end=end,
+                kind=SegmentKind.EXPIRED,
+                target=position.target,
             )
-        return start
+            self._session.register([DecidedSegment(expired, None)], deadline)
 
     def _is_topic_gone(self, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> bool:
         """Return whether the source topic of the range was deleted, where that is to be left out. `copied`: what was begun."""
@@ -275,19 +307,32 @@ class _Copy:
             return topic in absent_topics(cluster, [topic], deadline)
         return topic in gone_topics(cluster, {topic: topic_id}, deadline, asks_all=True)
 
-    def _leave_out_expired(self, loss: DataLossError, source: SourcePartition, position: Position, deadline: Deadline) -> None:
-        """Continue at the begin of the log. Raises `loss` if it does not begin behind `position`, or that is not wanted."""
-        start = self._offsets.log_starts([source], deadline)[source] if self._leaves_out_gone else 0
-        if start <= position.offset:
-            raise loss
-        expired = Segment(
-            source=source,
-            source_start=position.offset,
-            source_end=start,
-            kind=SegmentKind.EXPIRED,
-            target=position.target,
-        )
-        self._session.register([DecidedSegment(expired, None)], deadline)
+    def _log_start(self, source: SourcePartition, deadline: Deadline) -> int:
+        return self._offsets.log_starts([source], deadline)[source]
+
+    def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
+        name = self._request.topic_partition
+        return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
+
+    def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
+        """Return the partition. Raises ConfigError if it does not have the range, DataLossError if it was recreated."""
+        name, request = self._request.topic_partition, self._request
+        source = next((source for source in listing.ends if source.topic_partition == name), None)
+        if source is None:
+            raise ConfigError(f"the source has no partition {name}, or it has no leader")
+        if request.topic_id and source.topic_id != request.topic_id:
+            raise ConfigError(f"source topic {name.topic} was deleted and created again: its offsets belong to other records now")
+        if copied is not None:
+            offset_planning.require_same_topics({copied[0]: copied[1].offset}, listing.topic_ids)
+            return source
+        start = self._log_start(source, deadline)
+        is_there = start <= request.start or self._leaves_out_gone
+        if not (is_there and request.start < request.end <= listing.ends[source]):
+            raise ConfigError(
+                f"offsets {request.start} to {request.end} of {name}: the source has {start} to {listing.ends[source]} "
+                "(up to the last stable offset, if only committed records are read)"
+            )
+        return source
 
     def _targets(self, owner: LedgerOwner, deadline: Deadline) -> TargetTopics:
         source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
@@ -298,9 +343,11 @@ class _Copy:
         targets.prepare({topic: len(listed.partitions)}, deadline)
         return targets
 
-    def _begin(self, source: SourcePartition, start: int, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
+    def _begin(self, source: SourcePartition, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
         """Write the first row. A batch is never cut: the range begins with the batch that holds its first offset."""
-        starts = self._offsets.align_to_batch_start({source: start}, listing, deadline)
+        starts = {source: self._request.start}
+        if self._log_start(source, deadline) <= self._request.start:
+            starts = self._offsets.align_to_batch_start(starts, listing, deadline)
         rows = first_rows(targets, self._source_cluster, starts, deadline)
         self._session.register(rows, deadline)
 

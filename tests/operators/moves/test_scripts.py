@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.operators.moves.actions import (
     StopConsumers,
     WritersComeAgain,
 )
+from tests.operators.moves.application import Written
 from tests.operators.moves.commands import Command, Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting
 from tests.operators.moves.scripts import Script, explained, perform, script_of
@@ -35,11 +37,11 @@ from tests.operators.scripts import Done
 
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.errors import ConfigError, FencedError, RetriableError
+from shallow_mirror.errors import ConfigError, FencedError, OlderTablesError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes
-from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.late_writes import LateWrite, lost_late_writes
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.forget import forget
@@ -369,6 +371,171 @@ def test_late_writes_count_as_gone_once_their_records_or_their_topic_are(tmp_pat
         east.create_topic("a", 2)
         assert late_settling._is_gone(world.files.mirror, write)
         assert not late_settling._is_gone(world.files.mirror, replace(write, topic_id=east.topic_ids()["a"]))
+
+
+LATE_BATCH = 80
+
+
+@contextmanager
+def moved_world(folder: Path) -> Iterator[MovingWorld]:
+    """Yield a world that has moved, with a mirror that copies a batch in each transaction."""
+    with opened_world(folder, SETTING) as world:
+        world.begin()
+        world.let(20)
+        world.change("forward", "write", slot_bytes=1024)
+        assert Commands(world).perform("run") is None
+        yield world
+
+
+def write_late(world: MovingWorld) -> list[Written]:
+    """Write three batches of late writes, each as large as a transaction of the mirror."""
+    before = len(world.application.written)
+    for _ in range(3):
+        ClientWrites(0, 0, LATE_BATCH, is_elsewhere=True).perform(Commands(world))
+    return world.application.written[before:]
+
+
+def begin_to_carry(commands: Commands) -> None:
+    """Carry late writes, and be killed as soon as they are recorded, before any is copied."""
+    kill_at = 1
+    while not commands.world.state().waves["ab"].settling:
+        commands.perform("carry", kill=Kill(None, kill_at, is_behind=True))
+        kill_at += 1
+
+
+def carried(world: MovingWorld, writes: list[Written]) -> list[str]:
+    """Return the values of late writes that are at the other cluster."""
+    values = {each.value for each in writes}
+    return [value for value in world.clusters["west"].read("a", 0).values() if value in values]
+
+
+def lost(world: MovingWorld, writes: list[Written]) -> list[str]:
+    """Return the values of late writes that the migration calls lost."""
+    gone = [write for done in world.state().waves["ab"].late_writes for write in lost_late_writes(done)]
+    return [each.value for each in writes if any(write.start <= each.offset < write.end for write in gone)]
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_late_writes_that_expire_behind_killed_commands_are_copied_as_far_as_they_exist(tmp_path: Path, first: int) -> None:
+    """The first command is killed at each of its effects, then retention deletes `first` batches, then all that are left."""
+    with moved_world(tmp_path / "world") as world:
+        commands, east, copied_at_kill = Commands(world), world.clusters["east"], set[int]()
+        for kill_at in range(1, 100):
+            kills, writes = world.kills, write_late(world)
+            commands.perform("carry", kill=Kill(None, kill_at, is_behind=True))
+            is_killed = world.kills > kills
+            copied_at_kill.add(len(carried(world, writes)))
+            east.delete_records("a", 0, writes[first * LATE_BATCH - 1].offset + 1)
+            if is_killed:
+                commands.perform("carry", kill=Kill(None, kill_at + 4, is_behind=True))
+            east.delete_records("a", 0, writes[-1].offset + 1)
+            assert commands.perform("carry") is None
+            there, gone = carried(world, writes), lost(world, writes)
+            assert (len(there), len(set(there) & set(gone))) == (len(set(there)), 0), kill_at
+            # Before it is recorded what is to be settled, nothing of what is gone is known.
+            if any(each["writes"][0]["start"] == writes[0].offset for each in world.state().waves["ab"].late_writes):
+                assert {*there, *gone} == {each.value for each in writes}, kill_at
+            world.lost |= {each.value for each in writes} - set(there)
+            assert late(world) == 0
+            if not is_killed:
+                break
+        assert (is_killed, copied_at_kill) == (False, {0, LATE_BATCH, 2 * LATE_BATCH, 3 * LATE_BATCH})
+
+
+def test_late_writes_that_expire_while_they_are_copied_are_copied_as_far_as_they_exist(tmp_path: Path) -> None:
+    with moved_world(tmp_path / "world") as world:
+        commands, east, found = Commands(world), world.clusters["east"], set[tuple[int, int]]()
+        for request in range(154, 190, 3):
+            writes = write_late(world)
+            before = writes[2 * LATE_BATCH].offset
+            expiry = Meanwhile(None, request, lambda before=before: east.delete_records("a", 0, before))  # type: ignore[misc]
+            error = commands.perform("carry", meanwhile=[expiry])
+            assert error is None or commands.perform("carry") is None, error
+            there, gone = carried(world, writes), lost(world, writes)
+            assert len(there) == len(set(there)), request
+            assert {*there} >= {each.value for each in writes[2 * LATE_BATCH :]}, request
+            assert not {*there} & {*gone}, request
+            assert late(world) == 0
+            found.add((len(there), len(gone)))
+        assert {(3 * LATE_BATCH, 0), (2 * LATE_BATCH, LATE_BATCH), (LATE_BATCH, 2 * LATE_BATCH)} <= found
+
+
+def test_a_rollback_begins_once_late_writes_are_settled_as_far_as_they_exist(tmp_path: Path) -> None:
+    with moved_world(tmp_path / "world") as world:
+        commands, writes = Commands(world), write_late(world)
+        begin_to_carry(commands)
+        world.clusters["east"].delete_records("a", 0, writes[LATE_BATCH].offset)
+        refused = commands.perform("rollback")
+        assert "--carry` copies these records to the topics at west" in str(refused)
+        assert commands.perform("carry") is None
+        assert lost(world, writes) == [each.value for each in writes[:LATE_BATCH]]
+        assert carried(world, writes) == [each.value for each in writes[LATE_BATCH:]]
+        world.lost |= {
+            each.value
+            for each in world.application.written
+            if (each.side, each.topic, each.partition) == ("east", "a", 0) and each.offset < writes[LATE_BATCH].offset
+        }
+        world.let(30)
+        assert commands.perform("rollback") is None
+        world.let(10)
+        assert world.check() == []
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_of_a_batch_that_was_cut_the_records_that_are_left_are_carried(tmp_path: Path, is_begun: bool) -> None:
+    with moved_world(tmp_path / "world") as world:
+        commands, writes = Commands(world), write_late(world)
+        if is_begun:
+            begin_to_carry(commands)
+        world.clusters["east"].delete_records("a", 0, writes[5].offset)
+        assert late(world) == len(writes) - 5
+        assert commands.perform("carry") is None
+        assert carried(world, writes) == [each.value for each in writes[5:]]
+        assert lost(world, writes) == [each.value for each in writes[:5] if is_begun]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_late_writes_are_not_copied_again_while_the_map_of_their_copy_is_missing(tmp_path: Path, is_gone: bool) -> None:
+    """An older copy of the tables of the mirror was put back, which does not have the folder of that map."""
+    with moved_world(tmp_path / "world") as world:
+        commands, writes, kills = Commands(world), write_late(world), world.kills
+        kill_at = 1
+        while len(carried(world, writes)) < len(writes):
+            commands.perform("carry", kill=Kill(None, kill_at, is_behind=True))
+            kill_at += 1
+        assert (world.kills, len(world.state().waves["ab"].settling)) == (kills + kill_at - 1, 1)
+        (folder,) = (root for root in world.table_folders.stores if "/redo/" in root)
+        newest = world.table_folders.stores.pop(folder)
+        if is_gone:
+            world.clusters["east"].delete_records("a", 0, writes[-1].offset + 1)
+        for _ in range(2):
+            refused = commands.perform("carry")
+            assert isinstance(refused, OlderTablesError)
+            assert "Put the newest tables back (all of the folder or prefix of `tables`)" in str(refused)
+        assert not world.table_folders.at(folder).tables
+        world.table_folders.stores[folder] = newest
+        assert commands.perform("carry") is None
+        assert carried(world, writes) == [each.value for each in writes]
+        assert lost(world, writes) == []
+
+
+def test_nothing_is_settled_with_older_tables_of_the_mirror_that_copies(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, forward = Commands(world), world.services[FORWARD]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        forward.is_wanted = False
+        world.kill(forward)
+        newest = world.copied_tables(forward)
+        older = next(copy for copy in forward.copies if copy.tables.get("offset_map"))
+        writes = write_late(world)
+        world.put_back(forward, older)
+        assert isinstance(commands.perform("carry"), OlderTablesError)
+        assert (carried(world, writes), world.state().waves["ab"].settling) == ([], ())
+        world.put_back(forward, newest)
+        assert commands.perform("carry") is None
+        assert carried(world, writes) == [each.value for each in writes]
 
 
 def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors_own(performed: Performed) -> None:
