@@ -89,7 +89,7 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
             require_newest_tables(config, spark)
         yield controls
         if is_noted:
-            note_added(config, controls.read().rows, spark)
+            note_added(config, controls, spark)
 
 
 def _has_map_and_target(config: MirrorConfig, storage: TableStorage) -> bool:

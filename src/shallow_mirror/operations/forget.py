@@ -95,7 +95,7 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
     if is_applied:
         require_newest_tables(config)
         table.forget([entry.topic for entry in gone], sorted({entry.topic.topic for entry in gone if entry.ends_pause}))
-        note_added(config, table.read().rows)
+        note_added(config, table)
     return gone
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.logs.topics import ControlAction, ControlRow, Controls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import OlderTablesError
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.sinks.kafka import NewestControl
 
@@ -18,7 +19,7 @@ def add_noted(config: MirrorConfig, action: ControlAction, topics: Sequence[str]
     require_newest_tables(config, spark)
     controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer, spark))
     controls.add(action, topics)
-    note_added(config, controls.read().rows, spark)
+    note_added(config, controls, spark)
 
 
 def require_newest_tables(config: MirrorConfig, spark: Any = None) -> None:
@@ -27,11 +28,16 @@ def require_newest_tables(config: MirrorConfig, spark: Any = None) -> None:
         raise older
 
 
-def note_added(config: MirrorConfig, rows: Sequence[ControlRow], spark: Any = None) -> None:
-    """Note the last of `rows`, which were read behind its addition. Where the target does not answer, that is logged.
+def note_added(config: MirrorConfig, controls: Controls, spark: Any = None) -> None:
+    """Note the row that was added last. Where the target does not answer, that is logged.
 
     Raises OlderTablesError if tables were exchanged for older ones meanwhile, to which it may have been added.
     """
+    rows = controls.read().rows
     require_newest_tables(config, spark)
     map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror).map_id
-    NewestControl(config.target.client, config.mirror, map_id).note(rows)
+    newest = NewestControl(config.target.client, config.mirror, map_id)
+    try:
+        newest.note(rows)
+    except OlderTablesError:
+        newest.require_in(controls.read)  # the mirror may have noted its answer, a later row
