@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from tests.operators.moves.application import Site
@@ -375,14 +375,17 @@ class PutBackTables:
         copies = [copy for copy in service.copies if copy.tables.get("offset_map")]
         if not copies:
             return
-        service.exchanged_under = service.process if self.is_running else None
         if not self.is_running:
             world.kill(service)
         current = world.copied_tables(service)
         if service.newest is None or _rows(current) > _rows(service.newest):
             service.newest = current
         older = copies[-1 - self.copy % len(copies)]
-        world.put_back(service, replace(older, checkpoint=None) if self.is_running else older)
+        if self.is_running:
+            world.exchange(service, older)
+        else:
+            service.exchanged_under = None
+            world.put_back(service, older)
 
 
 @dataclass(frozen=True)

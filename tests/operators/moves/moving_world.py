@@ -26,7 +26,7 @@ from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import MirrorError, OlderTablesError
 from shallow_mirror.migration import Choice, MigrationState, read_state
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
@@ -82,6 +82,7 @@ class Service:
     """What was in the place of older tables that were put back."""
     exchanged_under: Process | None = None
     """What ran when that was done, and was not stopped."""
+    exchanged_at: tuple[int, int] = (0, 0)
     is_given_up: bool = False
     """Its last error says that it may not run any more."""
 
@@ -131,6 +132,8 @@ class MovingWorld:
         self.newest_migration: dict[str, Versions] | None = None
         """What was in its place before an older one was put back."""
         self._progress_at_s = self._put_back_at_s = 0.0
+        self.has_diverged = False
+        """Something was added to tables that were older than others, at a moment in which nobody could know."""
         self.conductor: Process | None = None
         """The last one that was started."""
         self.after_abort: list[Callable[[], None]] = []
@@ -333,11 +336,14 @@ class MovingWorld:
         return Controls.open(TableStorage.to_write(service.config.table_location, service.config.tables_writer))
 
     def add_control(self, service: Service, action: ControlAction, topics: Sequence[str]) -> None:
-        """`shallow-mirror pause` or `resume`, which may be refused."""
+        """`shallow-mirror pause` or `resume`, which may be refused: once with older tables, in whose place the newest ones come."""
         try:
             add_noted(service.config, action, topics)
         except MirrorError as refused:
             self.events.append(f"{action} {topics}: {type(refused).__name__}: {refused}")
+            if isinstance(refused, OlderTablesError) and service.newest is not None:
+                self.put_newest_back(service.config.mirror)
+                self.add_control(service, action, topics)
 
     def copying_service(self, site: Site) -> Service:
         """Return the mirror that copies from where the wave is."""
@@ -373,9 +379,24 @@ class MovingWorld:
         """Put the newest tables of a mirror in their place, unless they are there."""
         service = self._service(mirror)
         if service.newest is not None:
+            if service.exchanged_under is not None and self._written(service) != service.exchanged_at:
+                self.has_diverged = True
             self.put_back(service, service.newest)
             service.newest = None
             self.events.append(f"{mirror}: put the newest tables back")
+
+    def exchange(self, service: Service, copy: TablesCopy) -> None:
+        """Put older tables in the place of those of a mirror that runs."""
+        self.put_back(service, replace(copy, checkpoint=None))
+        service.exchanged_under, service.exchanged_at = service.process, self._written(service)
+
+    def _written(self, service: Service) -> tuple[int, int]:
+        """Return how many rows two tables have: who adds some to an older copy that is in place for a moment takes it for the
+        newest, and there is none any more that has all.
+        """
+        tables = self.table_folders.at(service.config.tables).tables
+        counts = [tables[name][-1].rows.num_rows if tables.get(name) else 0 for name in ("offset_map", "controls")]
+        return counts[0], counts[1]
 
     # --- commands ---
 

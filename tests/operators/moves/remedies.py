@@ -17,6 +17,7 @@ from shallow_mirror.errors import (
     CopiesDifferError,
     FencedError,
     LateWritesError,
+    LogTruncatedError,
     MirrorError,
     OffsetMapConflictError,
     OlderTablesError,
@@ -268,6 +269,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "Finish it with `shallow-mirror migrate run FILE`", nothing),
     (ConfigError, "Finish it with `shallow-mirror migrate rollback FILE`", nothing),
     (FencedError, "", await_other),
+    (LogTruncatedError, "or the topic was deleted and created again", wait),
     (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
     (ConfigError, "are older than the move: ", put_newest_back),
@@ -310,6 +312,8 @@ def take_remedy(commands: Commands, error: MirrorError, chance: random.Random) -
 def abort_and_change(commands: Commands) -> None:
     """Abort the wave whose conductor was ended for that, and change the files."""
     world = commands.world
+    if commands.others:
+        commands.await_others()
     refused = commands.perform("abort")
     changes, world.after_abort = world.after_abort, []
     for change in changes:
@@ -370,6 +374,11 @@ def _put_newest_back(world: MovingWorld, service: Service) -> None:
     world.put_newest_back(service.config.mirror)
 
 
+def _is_recreated(world: MovingWorld, error: MirrorError) -> bool:
+    """Return whether a fetch has met a topic that was created again a moment ago: the next start compares its id."""
+    return isinstance(error, LogTruncatedError) and error.topic_partition.topic in world.recreated
+
+
 def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
     """Do what the error of a mirror says, before it is started again."""
     text = str(error)
@@ -377,7 +386,7 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
         _put_newest_back(world, service)
     elif "would be a replication cycle" in text and service.newest is not None:
         _put_newest_back(world, service)  # the older ones have lost that the topics were handed over
-    elif isinstance(error, FencedError | OffsetMapConflictError):
+    elif isinstance(error, FencedError | OffsetMapConflictError) or _is_recreated(world, error):
         world.events.append(f"{service.config.mirror}: started again")
     elif found := _LACKING.search(text):
         world.clusters[service.config.target.alias].add_partitions(found[1], int(found[2]))

@@ -187,7 +187,7 @@ def _finding(world: MovingWorld, script: Script) -> str | None:
         world.events.append("end")
         _finish(commands)
     except FindingError as found:
-        return str(found)
+        return None if world.has_diverged else str(found)
     except AssertionError as failed:
         return f"AssertionError: {failed}"
     except Exception as error:  # noqa: BLE001 - whatever is no error of the package is a finding
