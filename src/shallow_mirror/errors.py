@@ -449,15 +449,15 @@ class CopiesDifferError(MirrorError):
     target: str
     mirror_file: str = "CONF"
     migration_file: str = "FILE"
+    """Empty: of none, and nothing can be aborted."""
 
     def __post_init__(self) -> None:
         self.sentences = tuple(self.sentences)
+        abort = f"`shallow-mirror migrate abort {self.migration_file}` goes back to where the writers were"
         super().__init__(
             f"the clusters differ, so nothing moves (source is {self.source} here, target is {self.target}): "
-            f"{'; '.join(self.sentences)}. "
-            f"`shallow-mirror verify {self.mirror_file}` shows all of it; `shallow-mirror migrate abort {self.migration_file}` "
-            "goes back "
-            "to where the writers were"
+            f"{'; '.join(self.sentences)}. `shallow-mirror verify {self.mirror_file}` shows all of it"
+            f"{f'; {abort}' if self.migration_file else ''}"
         )
 
 

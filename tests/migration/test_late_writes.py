@@ -82,6 +82,7 @@ def deleted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     topics = set[str]()
     monkeypatch.setattr(late_settling, "absent_topics", lambda _cluster, names, _deadline: topics & set(names))
     monkeypatch.setattr(late_settling, "_is_gone", lambda _mirror, write: str(write) in topics)
+    monkeypatch.setattr(late_settling, "source_ids", lambda _mirror: {})
     return topics
 
 

@@ -141,7 +141,7 @@ def test_what_expired_since_it_was_found_is_named_and_the_rest_is_kept(apart: We
     assert kept["gone"] == [{"start": 10, "end": 15}]
     shown = view.state_text(state, apart.files)
     assert (
-        "kept: a-0 offsets 10 to 24 (15 records) of east in __diverged.a-0 at west; not kept, deleted at east before: a-0 offsets "
+        "kept: what was left of a-0 offsets 10 to 24 (15 records) of east in __diverged.a-0 at west; not kept, deleted at east before: a-0 offsets "
         "10 to 14" in shown
     )
     assert "keep diverged records: done at" in shown

@@ -73,6 +73,7 @@ class WaveConductor:
         self._effects = effects
         self._reports = reports
         self._clock = clock
+        self._command = command
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
         self._copying = Copying(owner, effects, reports, self._waiting, clock)
@@ -153,7 +154,8 @@ class WaveConductor:
         """Say who starts where, as soon as they may, and again after a crash."""
         # Deny ACLs would still refuse the writers before ADMIT_WRITERS.
         if Step.ADMIT_WRITERS in state.done and state.is_under_way:
-            for sentence in release_sentences(self._wave, self._effects.other_alias):
+            topics = self._effects.topics() if self._retried(self._effects.left_topics) else None
+            for sentence in release_sentences(self._wave, self._effects.other_alias, topics):
                 self._reports.says(f"{self._wave.name}: NOW: {sentence}")
 
     def _perform(self, step: Step, state: WaveState) -> Detail | Step:
@@ -249,7 +251,11 @@ class WaveConductor:
         compared: Compared = self._retried(lambda: effects.compare(after))
         if not compared.is_equal:
             raise CopiesDifferError(
-                compared.sentences, effects.origin_alias, effects.other_alias, effects.mirror_file, self._config.path
+                compared.sentences,
+                effects.origin_alias,
+                effects.other_alias,
+                effects.mirror_file,
+                self._config.path if self._command is None else "",
             )
         return compared
 

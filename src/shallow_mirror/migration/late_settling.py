@@ -46,7 +46,8 @@ Copy = Callable[[MirrorConfig, RedoRequest], RedoResult]
 
 
 def copy_range(config: MirrorConfig, request: RedoRequest) -> RedoResult:
-    return redo(redo_config(config, request, is_handed_over=True), request, leaves_out_gone=True)
+    known_ids = source_ids(config).get(request.topic_partition.topic, ())
+    return redo(redo_config(config, request, is_handed_over=True), request, leaves_out_gone=True, known_ids=known_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Direction
 
 
-def release_sentences(wave: WaveSettings, alias: str) -> list[str]:
-    """Return who starts at the cluster `alias`."""
+def release_sentences(wave: WaveSettings, alias: str, topics: Iterable[str] | None = None) -> list[str]:
+    """Return who starts at the cluster `alias`. `topics`: those that the wave still has, if these are not all."""
     groups = (
         [f"start the consumers of {shown(wave.groups)} at {alias}, with isolation.level=read_committed"] if wave.groups else []
     )
-    return [*groups, f"point the writers of {shown(wave.topics)} to {alias}"]
+    return [*groups, f"point the writers of {shown(wave.topics) if topics is None else ', '.join(topics)} to {alias}"]
 
 
 def shown(patterns: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,12 +100,14 @@ def redo(
     spark: Any = None,
     *,
     leaves_out_gone: bool = False,
+    known_ids: Collection[str] = (),
     observer: Observer = observe_nothing,
 ) -> RedoResult:
     """Copy the range. Safe to call again after any error: it continues from there.
 
     `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `leaves_out_gone`: copy what the
-    source still has of the range, also where it has nothing, or not the topic.
+    source still has of the range, also where it has nothing, or not the topic. `known_ids`: of the topic of the range, where the
+    request names none; empty: that of now.
 
     Raises ConfigError, OlderTablesError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError,
     RetriableError.
@@ -114,7 +116,7 @@ def redo(
     _require_own_map(config, request, spark, deadline)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
         _recover(session, request, deadline)
-        copy = _Copy(config, request, session, leaves_out_gone=leaves_out_gone)
+        copy = _Copy(config, request, session, known_ids if leaves_out_gone else None)
         was_done = not copy.run(deadline)
         session.owner.settle()
         session.end.outcome = "redo: done"
@@ -225,11 +227,15 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
 
 
 class _Copy:
-    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, *, leaves_out_gone: bool) -> None:
+    def __init__(
+        self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, known_ids: Collection[str] | None
+    ) -> None:
+        """`known_ids`: of the topic, where what is gone is left out; None: that is an error."""
         self._config = config
         self._request = request
         self._session = session
-        self._leaves_out_gone = leaves_out_gone
+        self._leaves_out_gone = known_ids is not None
+        self._known_ids = [request.topic_id] if request.topic_id else known_ids or ()
         assert session.source is not None, "a mirror reads a cluster"
         self._source_cluster = session.source
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
@@ -302,10 +308,10 @@ class _Copy:
         if not self._leaves_out_gone:
             return False
         cluster, topic = self._source_cluster, self._request.topic_partition.topic
-        topic_id = self._request.topic_id if copied is None else copied[0].topic_id
-        if not topic_id:
+        ids = self._known_ids if copied is None else [copied[0].topic_id]
+        if not ids:
             return topic in absent_topics(cluster, [topic], deadline)
-        return topic in gone_topics(cluster, {topic: topic_id}, deadline, asks_all=True)
+        return all(topic in gone_topics(cluster, {topic: topic_id}, deadline, asks_all=True) for topic_id in ids)
 
     def _log_start(self, source: SourcePartition, deadline: Deadline) -> int:
         return self._offsets.log_starts([source], deadline)[source]

@@ -59,8 +59,10 @@ class Operator:
             self.keep_running(found[1], is_blocked=True)
         for site in application.sites:
             patterns = ", ".join(self._world.patterns(site.wave))
-            if found := re.search(rf"point the writers of {re.escape(patterns)} to (\w+)$", sentence):
-                application.start_writers(site, found[1])
+            if (found := re.search(r"point the writers of (.+) to (\w+)$", sentence)) and (
+                found[1] == patterns or all(site.has(name) for name in found[1].split(", "))
+            ):
+                application.start_writers(site, found[2])
             if found := re.search(rf"start the consumers of {', '.join(site.groups)} at (\w+),", sentence):
                 application.start_consumers(site, found[1])
 

@@ -355,6 +355,33 @@ def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_
         assert [copied.count(record.value) for record in world.application.written[before:]] == [1] * count
 
 
+@pytest.mark.parametrize("effect", [3, 6, 9])
+def test_late_writes_of_a_topic_that_is_created_again_behind_a_killed_command_hold_up_no_others(
+    tmp_path: Path, effect: int
+) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, east = Commands(world), world.clusters["east"]
+        world.begin()
+        world.let(20)
+        assert commands.perform("run") is None
+        ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
+        ClientWrites(1, 0, 2, is_elsewhere=True).perform(commands)
+        other = [record.value for record in world.application.written[-2:]]
+        assert commands.perform("carry", kill=Kill(None, effect, is_behind=True)) is None
+        assert world.events[-1] == "carry: killed"
+        end = east.bounds("a", 0)[1]
+        world.deleted.add("a")
+        east.delete_topic("a")
+        east.create_topic("a", 2)
+        ClientWrites(0, 0, end, is_elsewhere=True).perform(commands)
+        again = [record.value for record in world.application.written[-end:]]
+        assert commands.perform("carry") is None
+        assert commands.perform("carry") is None
+        assert late(world) == 0
+        copied = [value for name in ("a", "b") for value in world.clusters["west"].read(name, 0).values()]
+        assert [copied.count(value) for value in (*other, *again)] == [1] * (2 + end)
+
+
 def test_late_writes_count_as_gone_once_their_records_or_their_topic_are(tmp_path: Path) -> None:
     with opened_world(tmp_path / "world", SETTING) as world:
         commands, east = Commands(world), world.clusters["east"]

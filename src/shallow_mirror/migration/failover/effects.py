@@ -169,8 +169,9 @@ class FailoverEffects:
             return []
         return [
             f"a migration has moved {named(moved)} to {self.target_alias}, or is moving them: the mirror does not copy them any "
-            "more. Bring them back with `shallow-mirror migrate rollback` (`migrate abort` before the point of no return); or "
-            f"write them to topics.exclude of {self.files.config.mirror}: they stay where they are, and the rest fails over"
+            "more, also behind a rollback. `shallow-mirror migrate rollback` brings back what has moved (`migrate abort` before "
+            f"the point of no return). Write them to topics.exclude of {self.files.config.mirror}: they stay where they are, and "
+            "the rest fails over"
         ]
 
     def _preserved_problems(self, positions: Collection[Position]) -> list[str]:

@@ -120,7 +120,8 @@ def _kept_line(kept: Mapping[str, Any], files: FailoverFiles) -> str:
         return f"not kept, deleted at {source} before: {write}"
     lost = [LateWrite(topic_partition=write.topic_partition, **gone) for gone in kept.get("gone", ())]
     without = f"; not kept, deleted at {source} before: {', '.join(map(str, lost))}" if lost else ""
-    return f"kept: {write} of {source} in {kept['kept_topic']}-{kept['partition']} at {target}{without}"
+    what, place = f"{'what was left of ' if lost else ''}{write}", f"{kept['kept_topic']}-{kept['partition']}"
+    return f"kept: {what} of {source} in {place} at {target}{without}"
 
 
 def _is_gone(kept: Mapping[str, Any]) -> bool:
