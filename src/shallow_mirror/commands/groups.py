@@ -46,7 +46,7 @@ def groups(
     """
     from shallow_mirror.groups import view
     from shallow_mirror.groups.sync_once import sync_groups
-    from shallow_mirror.operations.recover import older_tables
+    from shallow_mirror.operations.recover import require_newest_tables
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_forced and not is_applied:
@@ -55,8 +55,7 @@ def groups(
     with Spoken("groups: waits for the tables") as spoken, session_for(config) as spark:
         if is_applied:
             spoken.awaits("groups: waits for the target to tell whether the tables are the newest")
-            if (older := older_tables(config, spark)) is not None:
-                raise older
+            require_newest_tables(config, spark)
         report = sync_groups(
             config,
             spark=spark,

@@ -68,7 +68,8 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
     """
     from shallow_mirror.checkpoints.logs.topics import Controls
     from shallow_mirror.checkpoints.tables import TableStorage
-    from shallow_mirror.operations.noted_controls import note_added, require_newest_tables
+    from shallow_mirror.operations.noted_controls import note_added
+    from shallow_mirror.operations.recover import require_newest_tables
 
     config = load_mirror(conf, command)
     unknown = [topic for topic in topics if not config.topics.is_included(topic)]

@@ -19,7 +19,8 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.noted_controls import note_added, require_newest_tables
+from shallow_mirror.operations.noted_controls import note_added
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 

@@ -10,22 +10,16 @@ from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import OlderTablesError
-from shallow_mirror.operations.recover import older_tables
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.sinks.kafka import NewestControl
 
 
 def add_noted(config: MirrorConfig, action: ControlAction, topics: Sequence[str], spark: Any = None) -> None:
-    """Add rows to the table. Raises OlderTablesError where the target knows more than the tables; as `older_tables`."""
+    """Add rows to the table. Raises OlderTablesError where the target knows more than the tables; as `require_newest_tables`."""
     require_newest_tables(config, spark)
     controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer, spark))
     controls.add(action, topics)
     note_added(config, controls, spark)
-
-
-def require_newest_tables(config: MirrorConfig, spark: Any = None) -> None:
-    """Raise OlderTablesError where the target knows more than the tables; as `older_tables`."""
-    if (older := older_tables(config, spark)) is not None:
-        raise older
 
 
 def note_added(config: MirrorConfig, controls: Controls, spark: Any = None) -> None:

@@ -167,6 +167,12 @@ def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> Old
     return None
 
 
+def require_newest_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> None:
+    """Raise OlderTablesError where the target knows more than the tables. Raises as `inspect`."""
+    if (older := older_tables(config, spark)) is not None:
+        raise older
+
+
 def _require_newest_controls(config: MirrorConfig | RestoreConfig, map_id: str, spark: Any) -> None:
     if isinstance(config, MirrorConfig):
         controls = Controls.open(TableStorage(config.table_location, spark))

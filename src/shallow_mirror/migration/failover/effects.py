@@ -45,7 +45,7 @@ from shallow_mirror.migration.session import Options, run_migration
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Step as MigrationStep
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.operations.recover import inspect, older_tables
+from shallow_mirror.operations.recover import inspect, older_tables, require_newest_tables
 from shallow_mirror.sinks.kafka import NewestControl, transactional_id
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
@@ -198,7 +198,7 @@ class FailoverEffects:
         """End the mirror for good and resolve its transactions. Return where it ended."""
         mirror = self.files.mirror
         topics = self.topics()
-        self._require_newest_tables()
+        require_newest_tables(mirror)
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         # Before the take-over: a run that starts meanwhile is ended by one of the two.
         if new := [topic for topic in topics if topic not in controls.read().failed_over]:
@@ -282,7 +282,7 @@ class FailoverEffects:
         """Return everything that is in the way of taking the fail-over back."""
         if not self.source_answers():
             return [f"{self.files.mirror.source_cluster_name} does not answer: there is nothing to go back to"]
-        self._require_newest_tables()
+        require_newest_tables(self.files.mirror)  # those of before the fail-over do not know that it ended the mirror
         offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
         metadata = reach(self._target, self.files.mirror.target_cluster_name, request_deadline())
         offset_map.require_clusters(target=metadata.cluster_id)
@@ -296,7 +296,7 @@ class FailoverEffects:
     def release(self, state: FailoverState, *, despite_groups: bool) -> list[str]:
         """Let the mirror start again, unless there are problems, which are returned as by `abort_problems`."""
         mirror = self.files.mirror
-        self._require_newest_tables()
+        require_newest_tables(mirror)
         controls = Controls.open(TableStorage.to_write(mirror.table_location, mirror.tables_writer))
         # None: a command was killed behind the rows. The mirror may write again, and is no problem.
         if fenced := sorted(controls.read().failed_over):
@@ -312,11 +312,6 @@ class FailoverEffects:
         map_id = OffsetMap.open(self._storage, mirror=mirror.mirror).map_id
         if not NewestControl(mirror.target.client, mirror.mirror, map_id).note(controls.read().rows):
             raise RetriableError("NOT_NOTED", f"{mirror.target_cluster_name} has not taken the newest row of the table controls")
-
-    def _require_newest_tables(self) -> None:
-        """Raise OlderTablesError: tables of before the fail-over do not know that it ended the mirror."""
-        if (older := older_tables(self.files.mirror)) is not None:
-            raise older
 
     def count_losses(self, state: FailoverState) -> Detail:
         """Return what each group repeats and lacks at most."""
