@@ -46,7 +46,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     condition_in_sql,
     user_metadata_entry,
 )
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError, OffsetMapConflictError
 from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
 
 _HISTORY_STEPS = (1, 10, 1000, None)
@@ -94,13 +94,13 @@ class DeltalakeSnapshot:
             entry_count = len(entries)
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
-        with store_errors_raised("read rows", self.table.table_uri):
+        with _reading_errors(self.table.table_uri):
             reader = self._query(condition, columns)
             return pa.Table.from_batches(map(_plain_texts, reader), schema=_plain_schema(reader.schema))
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the same rows piece by piece, for maps that are larger than memory."""
-        with store_errors_raised("read rows", self.table.table_uri):
+        with _reading_errors(self.table.table_uri):
             yield from map(_plain_texts, self._query(condition, columns))
 
     def row_count(self) -> int:
@@ -282,6 +282,21 @@ def _counters(version: int, metadata: Mapping[str, str]) -> list[Transaction]:
 
 def _counter_id(name: str) -> str:
     return f"shallow_mirror.{name}"
+
+
+@contextlib.contextmanager
+def _reading_errors(uri: str) -> Iterator[None]:
+    """Raise as `store_errors_raised`, and OffsetMapConflictError if a file of the table is missing."""
+    with store_errors_raised("read rows", uri):
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            if "not found" not in str(error):
+                raise
+            raise OffsetMapConflictError(
+                f"a file of {uri.rstrip('/')} is missing: {one_line(error)}. If the table was exchanged while it was read, start "
+                "again; otherwise it is damaged: put it back from a copy"
+            ) from error
 
 
 @contextlib.contextmanager

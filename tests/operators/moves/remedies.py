@@ -263,6 +263,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "finish that with `shallow-mirror migrate rollback FILE`", roll_back),
     (ConfigError, "finish it with `migrate run`", run),
     (ConfigError, "`migrate abort` goes back", abort),
+    (ConfigError, "undo the change, or `migrate abort` first", abort),
     (ConfigError, "nothing to roll back", nothing),
     (ConfigError, "was rolled back: it cannot move again with these mirrors", nothing),
     (ConfigError, "nothing is under way that could be aborted", nothing),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from shallow_mirror.checkpoints import DecidedSegment, table_properties
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
 from shallow_mirror.checkpoints.tables import Comparison
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter
 from shallow_mirror.checkpoints.tables.table_protocol import DeltaCommitError
+from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 EMPTY = OFFSET_MAP.empty_table()
@@ -108,3 +111,15 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(writ
 def test_the_columns_have_types_that_spark_knows(writer: DeltalakeWriter) -> None:
     types = {field.name: str(field.type.type) for field in DeltaTable(writer.uri).schema().fields}
     assert set(types.values()) == {"string", "integer", "long", "timestamp"}
+
+
+@pytest.mark.parametrize(
+    "read", [DeltalakeSnapshot.read, lambda snapshot: list(snapshot.batches())], ids=["at once", "in pieces"]
+)
+def test_a_missing_file_is_named_and_no_error_of_the_library(tmp_path: Path, read: Callable[[DeltalakeSnapshot], object]) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [1, 2]}))
+    snapshot = DeltalakeSnapshot(DeltaTable(tmp_path))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(OffsetMapConflictError, match=r"a file of .* is missing: .* exchanged while it was read, start again"):
+        read(snapshot)
