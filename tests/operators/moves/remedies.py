@@ -44,8 +44,7 @@ def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> st
     choice: Command = "carry" if chance.random() < 0.5 else "quarantine"
     refused = commands.perform(choice)
     if isinstance(refused, OlderTablesError):
-        commands.world.let(20)  # whoever runs that mirror puts the newest tables back
-        return "waited for the newest tables"
+        return put_newest_back(commands, refused, chance)
     if refused is not None and _LACKING.search(str(refused)):
         add_partitions(commands, refused, chance)
         refused = commands.perform(choice)
