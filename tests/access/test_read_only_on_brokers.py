@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.migration.test_deny_and_waves import denies, write_as_anna, write_when_permitted
 from tests.migration.test_read_only_target import acls_of_mirror
-from tests.operators.test_abort_of_a_failover import SilentReports
+from tests.operators.failover_reports import SilentReports
 from tests.support import mirror_runs as runs
 from tests.support.guarded_clusters import (
     ANNA,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.operators.failover_reports import SilentReports
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
@@ -28,7 +29,6 @@ from shallow_mirror.migration import Options
 from shallow_mirror.migration.failover import (
     FailoverState,
     Step,
-    Way,
     abort_failover,
     effects as failover_effects,
     fail_back,
@@ -41,15 +41,6 @@ from shallow_mirror.migration.session import owned_log
 from shallow_mirror.sinks.kafka import NewestControl
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
-
-
-class SilentReports:
-    def waits(self, outside: object) -> None: ...
-    def says(self, sentence: str) -> None: ...
-    def begun(self, wave: str, step: object) -> None: ...
-    def done(self, wave: str, step: object, detail: object) -> None: ...
-    def step_begun(self, way: Way, step: Step) -> None: ...
-    def step_done(self, way: Way, step: Step, detail: object) -> None: ...
 
 
 class FailedOver:

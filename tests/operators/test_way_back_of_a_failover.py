@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.operators.failover_reports import Said
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
@@ -20,7 +21,6 @@ from shallow_mirror.migration import Options, WaitsForOutsideError
 from shallow_mirror.migration.failover import (
     FailoverState,
     Step,
-    Way,
     divergence,
     fail_back,
     fail_over,
@@ -35,20 +35,6 @@ from shallow_mirror.types import TopicPartition
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
 KEPT = "__diverged.a"
-
-
-class Said:
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def waits(self, outside: object) -> None: ...
-    def says(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    def begun(self, wave: str, step: object) -> None: ...
-    def done(self, wave: str, step: object, detail: object) -> None: ...
-    def step_begun(self, way: Way, step: Step) -> None: ...
-    def step_done(self, way: Way, step: Step, detail: object) -> None: ...
 
 
 class WentApart:

@@ -99,7 +99,7 @@ class Copying:
     def _is_held_up(
         self, blocking: BlockingTransactions, ends: LogEnds, mapped: Mapping[TopicPartition, MappedEnd], pause_s: float
     ) -> bool:
-        """Wait for `pause_s` for whoever keeps a mirror that runs from copying. Return False if nobody does."""
+        """Wait for `pause_s` if paused topics, transactions or older tables hold up a running mirror; otherwise return False."""
         if wait_for_resume(self._effects, self._waiting) or blocking.wait(ends, mapped, pause_s):
             return True
         # A mirror that has nothing to copy does not notice that its tables were exchanged for older ones.

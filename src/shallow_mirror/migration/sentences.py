@@ -48,7 +48,7 @@ def late_writes_command(config: MigrationConfig, wave: str) -> str:
 
 
 def lost_sentence(write: object, left: str) -> str:
-    """Return what happened to late writes that nobody can copy any more."""
+    """Return the sentence for late writes that were deleted before they were copied."""
     return f"{write}: LOST: deleted at {left} before they were copied"
 
 

@@ -362,7 +362,7 @@ class StopMirror:
 class PutBackTables:
     """Put an older copy of the tables of a mirror in their place, counted from the newest on.
 
-    It is stopped for that. `is_running`: nobody stops it, and what it keeps in its checkpoint stays.
+    It is stopped for that. `is_running`: it is not stopped, and its checkpoint stays.
     """
 
     mirror: int

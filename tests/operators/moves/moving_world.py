@@ -133,7 +133,7 @@ class MovingWorld:
         """What was in its place before an older one was put back."""
         self._progress_at_s = self._put_back_at_s = 0.0
         self.has_diverged = False
-        """Something was added to tables that were older than others, at a moment in which nobody could know."""
+        """Rows were added to older tables before a check could find that these are older."""
         self.conductor: Process | None = None
         """The last one that was started."""
         self.after_abort: list[Callable[[], None]] = []
