@@ -31,13 +31,24 @@ NOTHING_TO_DO = "nothing to do"
 Remedy = Callable[[Commands, MirrorError, random.Random], str]
 
 
-def abort(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
-    refused = commands.perform("abort")
+def abort(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
+    refused = _abort_with_newest_tables(commands, chance)
     # What was handed over in older tables of a mirror is taken back in the newest ones, which are in place again.
     is_done = commands.world.had_older_tables and "nothing is under way that could be aborted" in str(refused)
     if refused is not None and not is_done:
         raise FindingError(f"the abort that an error names is refused: {refused}")
     return NOTHING_TO_DO
+
+
+def _abort_with_newest_tables(commands: Commands, chance: random.Random) -> MirrorError | None:
+    refused = commands.perform("abort")
+    if "the table of m is older than the target" in str(refused):
+        put_newest_migration_back(commands, refused, chance)
+        refused = commands.perform("abort")
+    if "not aborted, because of mirror" in str(refused):
+        put_newest_back(commands, refused, chance)
+        refused = commands.perform("abort")
+    return refused
 
 
 def settle(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
@@ -314,7 +325,7 @@ def abort_and_change(commands: Commands) -> None:
     world = commands.world
     if commands.others:
         commands.await_others()
-    refused = commands.perform("abort")
+    refused = _abort_with_newest_tables(commands, world.chance)
     changes, world.after_abort = world.after_abort, []
     for change in changes:
         change()

@@ -7,33 +7,29 @@ from pathlib import Path
 import pytest
 from tests.operators.moves.actions import Conduct, CreateTopic, Let, PutBackTables
 from tests.operators.moves.commands import Commands, Kill
-from tests.operators.moves.moving_world import FORWARD, Setting
+from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting, TablesCopy
 from tests.operators.moves.scripts import Script, perform
 from tests.operators.moves.surroundings import opened_world
 
 from shallow_mirror.migration.steps import Step
+from shallow_mirror.operations.recover import accept_repeats, older_tables
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
 SETTING = Setting(quiet="2 seconds")
 
 
-def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_taken_back_by_the_next(tmp_path: Path) -> None:
+def test_an_abort_is_refused_with_older_tables_of_the_mirror_which_lack_the_hand_over(tmp_path: Path) -> None:
     with opened_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)
-        world.begin()
-        world.let(10)
+        older = _handed_over(world, commands)
         forward = world.services[FORWARD]
-        older = world.copied_tables(forward)
-        assert commands.perform("run", kill=Kill(Step.VERIFY_REST, 1, is_behind=False)) is None
-        assert world.controls(forward).read().moving == {"a", "b"}
-        forward.is_wanted = False
-        world.kill(forward)
         newest = world.copied_tables(forward)
         world.put_back(forward, older)
-        assert commands.perform("abort") is None
+        refused = str(commands.perform("abort"))
+        assert refused.startswith("not aborted, because of mirror forward: the tables are older than the target: ")
+        assert refused.endswith("Then abort again")
         world.put_back(forward, newest)
-        assert "`migrate abort` takes back" in str(commands.perform("run"))
         assert commands.perform("abort") is None
         assert world.controls(forward).read().moving == frozenset()
         assert "nothing is under way that could be aborted" in str(commands.perform("abort"))
@@ -41,6 +37,41 @@ def test_what_an_abort_with_older_tables_of_the_mirror_could_not_take_back_is_ta
         world.start(forward)
         assert commands.perform("run") is None
         assert world.check() == []
+
+
+def test_a_hand_over_that_recovered_tables_have_again_after_the_abort_is_taken_back_by_another(tmp_path: Path) -> None:
+    """The newest tables, which have the take-back, are lost, and the operator continues from older ones."""
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        _handed_over(world, commands)
+        forward = world.services[FORWARD]
+        with_hand_over = world.copied_tables(forward)
+        assert commands.perform("abort") is None
+        world.put_back(forward, with_hand_over)
+        older = older_tables(forward.config)
+        assert older is not None
+        accept_repeats(forward.config, older)
+        assert world.controls(forward).read().moving == {"a", "b"}
+        assert "`migrate abort` takes back" in str(commands.perform("run"))
+        assert commands.perform("abort") is None
+        assert world.controls(forward).read().moving == frozenset()
+        forward.is_wanted = True
+        world.start(forward)
+        assert commands.perform("run") is None
+        assert world.check() == []
+
+
+def _handed_over(world: MovingWorld, commands: Commands) -> TablesCopy:
+    """Kill a conductor behind its hand-over, and the mirror. Return the tables of before."""
+    world.begin()
+    world.let(10)
+    forward = world.services[FORWARD]
+    older = world.copied_tables(forward)
+    assert commands.perform("run", kill=Kill(Step.VERIFY_REST, 1, is_behind=False)) is None
+    assert world.controls(forward).read().moving == {"a", "b"}
+    forward.is_wanted = False
+    world.kill(forward)
+    return older
 
 
 def test_a_take_back_in_older_tables_of_the_mirror_is_repeated_in_the_newest(tmp_path: Path) -> None:
