@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
-from shallow_mirror.migration.observations import LogEnds, MappedEnd, lag_offsets, named, not_copied
+from shallow_mirror.migration.observations import LogEnds, MappedEnd, MirrorRun, lag_offsets, named, not_copied
 from shallow_mirror.migration.point_of_no_return import wait_for_resume
 from shallow_mirror.migration.sentences import not_running, status_hint
 from shallow_mirror.migration.steps import Step
@@ -53,8 +53,7 @@ class Copying:
             if is_running and took_s <= CLOSE_S:
                 self._clock.sleep(POLL_S)
             elif not is_running:
-                seen = not_running(self._effects.mirror_id, run)
-                self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+                self._wait_for_start(f"start the mirror {self._effects.mirror_id}", run, SLOW_POLL_S)
             elif not self._is_held_up(blocking, ends, mapped, SLOW_POLL_S):
                 new = f", not registered yet: {named(unregistered)}" if unregistered else ""
                 seen = f"{counted(lag, 'offset')} left to copy{new}; {status_hint(self._effects.mirror_file)}"
@@ -80,7 +79,7 @@ class Copying:
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
             if not is_running:
-                self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
+                self._wait_for_start(request, run, POLL_S)
             elif not self._is_held_up(blocking, ends, mapped, POLL_S):
                 seen = f"not copied: {named(behind)}; {status_hint(self._effects.mirror_file)}"
                 self._waiting.for_progress(f"the mirror {self._effects.mirror_id} to copy", seen, POLL_S)
@@ -102,7 +101,14 @@ class Copying:
         """Wait for `pause_s` if paused topics, transactions or older tables hold up a running mirror; otherwise return False."""
         if wait_for_resume(self._effects, self._waiting) or blocking.wait(ends, mapped, pause_s):
             return True
-        # A mirror that has nothing to copy does not notice that its tables were exchanged for older ones.
+        return self._has_older_tables(pause_s)
+
+    def _wait_for_start(self, request: str, run: MirrorRun | None, pause_s: float) -> None:
+        if not self._has_older_tables(pause_s):
+            self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), pause_s)
+
+    def _has_older_tables(self, pause_s: float) -> bool:
+        """Wait for `pause_s` if the mirror has older tables: none starts with them, and one without work does not notice it."""
         now_s = self._clock.monotonic()
         if now_s - self._looked_at_s >= LOOK_S:
             self._older, self._looked_at_s = self._retried(self._effects.older_tables), now_s

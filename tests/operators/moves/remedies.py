@@ -42,10 +42,10 @@ def abort(commands: Commands, _error: MirrorError, chance: random.Random) -> str
 
 def _abort_with_newest_tables(commands: Commands, chance: random.Random) -> MirrorError | None:
     refused = commands.perform("abort")
-    if "the table of m is older than the target" in str(refused):
+    if refused is not None and "the table of m is older than the target" in str(refused):
         put_newest_migration_back(commands, refused, chance)
         refused = commands.perform("abort")
-    if "not aborted, because of mirror" in str(refused):
+    if refused is not None and "not aborted, because of mirror" in str(refused):
         put_newest_back(commands, refused, chance)
         refused = commands.perform("abort")
     return refused

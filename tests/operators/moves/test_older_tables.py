@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.operators.moves.actions import Conduct, CreateTopic, Let, PutBackTables
-from tests.operators.moves.commands import Commands, Kill
+from tests.operators.moves.commands import Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting, TablesCopy
 from tests.operators.moves.scripts import Script, perform
 from tests.operators.moves.surroundings import opened_world
 
+from shallow_mirror.errors import MirrorError, OlderTablesError
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.recover import accept_repeats, older_tables
 
@@ -132,6 +133,32 @@ def test_tables_that_are_exchanged_under_a_running_mirror_without_work_are_notic
         "WAITS: put the newest tables of the mirror forward in their place (the tables are older" in event
         for event in done.events
     )
+
+
+def test_a_mirror_that_ended_for_older_tables_is_not_only_asked_to_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads its log, and the conductor names what the log says."""
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, forward = Commands(world), world.services[FORWARD]
+        world.begin()
+        world.let(10)
+        older = world.copied_tables(forward)
+        world.let(10)
+        ended = list[MirrorError]()
+        monkeypatch.setattr(world, "mend", lambda _, error: ended.append(error))
+
+        def put_older_back() -> None:
+            world.kill(forward)
+            forward.newest = world.copied_tables(forward)
+            world.put_back(forward, older)
+
+        assert commands.perform("run", meanwhile=[Meanwhile(Step.CATCH_UP, 0, put_older_back)]) is None
+        assert {type(error) for error in ended} == {OlderTablesError}
+        requests = [event for event in world.events if "WAITS: " in event]
+        assert "WAITS: start the mirror forward (" in requests[0]
+        assert "WAITS: put the newest tables of the mirror forward in their place (the tables are older" in requests[1]
+        assert world.check() == []
 
 
 def test_a_topic_that_was_registered_in_newer_tables_is_no_topic_that_waits_for_its_copy(tmp_path: Path) -> None:
