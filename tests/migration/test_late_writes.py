@@ -40,6 +40,7 @@ from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.state import BEGUN, DONE, SETTLED_LATE
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.operations import recover
 from shallow_mirror.operations.redo import RedoRequest, RedoResult
 from shallow_mirror.types import OffsetRange, TopicPartition
 
@@ -373,13 +374,13 @@ def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
     at_source(monkeypatch, FIRST)
     asked: list[str] = []
 
-    def older_tables(reverse: MirrorConfig) -> OlderTablesError:
+    def older_tables(reverse: MirrorConfig, _spark: Any) -> OlderTablesError:
         asked.append(reverse.mirror)
         return OlderTablesError("run 1 micro-batch 3", "reverse-0 has committed micro-batch 5", 8)
 
     has_map = SimpleNamespace(offset_map=SimpleNamespace(snapshot=lambda: 1))
     with monkeypatch.context() as patch:
-        patch.setattr(late_settling, "older_tables", older_tables)
+        patch.setattr(recover, "older_tables", older_tables)
         patch.setattr(late_settling, "TableStorage", lambda _location: has_map)
         copies = Copies()
         with pytest.raises(OlderTablesError, match="tables are older than the target"):
@@ -403,10 +404,10 @@ def test_no_late_writes_are_settled_while_the_mirror_that_copies_has_older_table
             settle_late_writes(files, Said(), Choice.CARRY, copy=Copies(fails_at=1))
     before = len(read_state(files).waves["all"].settling)
 
-    def older_tables(mirror: MirrorConfig) -> OlderTablesError | None:
+    def older_tables(mirror: MirrorConfig, _spark: Any) -> OlderTablesError | None:
         return OlderTablesError("run 1 micro-batch 3", "...", 8) if mirror.mirror == "mirror" else None
 
-    monkeypatch.setattr(late_settling, "older_tables", older_tables)
+    monkeypatch.setattr(recover, "older_tables", older_tables)
     has_map = SimpleNamespace(offset_map=SimpleNamespace(snapshot=lambda: 1))
     monkeypatch.setattr(late_settling, "TableStorage", lambda _location: has_map)
     copies = Copies()

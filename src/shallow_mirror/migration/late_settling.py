@@ -29,7 +29,7 @@ from shallow_mirror.migration.session import Options, owned, read_newest_state, 
 from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import source_ids
-from shallow_mirror.operations.recover import older_tables
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.operations.redo import RedoRequest, RedoResult, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel
 
@@ -132,11 +132,8 @@ def _require_newest_tables(mirror: MirrorConfig | None) -> None:
     The own copies of the reverse mirror would count as late writes. Those of the mirror that copies have the maps of what was
     copied of late writes before.
     """
-    if mirror is None or TableStorage(mirror.table_location).offset_map.snapshot() is None:
-        return
-    older = older_tables(mirror)
-    if older is not None:
-        raise older
+    if mirror is not None and TableStorage(mirror.table_location).offset_map.snapshot() is not None:
+        require_newest_tables(mirror)
 
 
 def _target(mirror: MirrorConfig, topic: str, choice: Choice) -> str:

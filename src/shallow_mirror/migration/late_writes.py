@@ -21,6 +21,7 @@ from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
+from shallow_mirror.errors import OlderTablesError
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.state import WaveState
@@ -131,7 +132,10 @@ def parted(
 
 
 def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveState) -> list[LateWrite]:
-    """Return those that are not settled. Raises RetriableError, ConfigError, OutcomeUnknownError."""
+    """Return those that are not settled.
+
+    Raises OlderTablesError where the map of the reverse mirror is missing; RetriableError, ConfigError, OutcomeUnknownError.
+    """
     passed = Passed.of(wave)
     if passed is None:
         return []
@@ -148,6 +152,8 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in moved.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
+    if reverse is not None and ranges and _is_registered(wave):
+        _require_map(reverse)
     copies = {} if reverse is None or not ranges else copies_of(reverse, ids)
     settled: dict[TopicPartition, list[Copied]] = {}
     for write in settled_writes(wave, passed.direction):
@@ -160,6 +166,20 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
     ]
     found = read_records(mirror.source.client, gaps) if gaps else ()
     return [replace(write, topic_id=again.get(write.topic_partition.topic, "")) for write in found]
+
+
+def _is_registered(wave: WaveState) -> bool:
+    return "skipped" not in wave.move.get(Step.PREPARE_REVERSE, {"skipped": "not done"})
+
+
+def _require_map(reverse: MirrorConfig) -> None:
+    """Raise OlderTablesError if there is none: everything that the reverse mirror has copied would be called a late write."""
+    if TableStorage(reverse.table_location).offset_map.snapshot() is None:
+        raise OlderTablesError(
+            "none",
+            f"the migration has registered the positions of mirror {reverse.mirror} in them",
+            if_lost="if they are lost, nothing tells late writes from the copies of this mirror: compare the topics yourself",
+        )
 
 
 def _existing(cluster: Cluster, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, OffsetRange]:

@@ -12,6 +12,7 @@ from tests.operators.moves.scripts import Script, perform
 from tests.operators.moves.surroundings import opened_world
 
 from shallow_mirror.errors import MirrorError, OlderTablesError
+from shallow_mirror.migration import read_late_writes
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.recover import accept_repeats, older_tables
 
@@ -121,6 +122,31 @@ def test_groups_come_back_through_the_newest_map_of_the_move_only(tmp_path: Path
         assert "Put the newest tables back" in refused
         world.put_back(forward, newest)
         assert commands.perform("rollback") is None
+        assert world.check() == []
+
+
+def test_what_the_reverse_mirror_has_copied_are_no_late_writes_where_its_tables_are_missing(tmp_path: Path) -> None:
+    with opened_world(tmp_path / "world", SETTING) as world:
+        commands, backward = Commands(world), world.services["back-ab.yaml"]
+        world.begin()
+        world.let(10)
+        assert commands.perform("run") is None
+        world.let(20)
+        backward.is_wanted = False
+        world.kill(backward)
+        folder = str(backward.config.tables)
+        newest = world.table_folders.stores.pop(folder)
+        for command in ("carry", "quarantine"):
+            refused = commands.perform(command)
+            assert isinstance(refused, OlderTablesError)
+            assert "the migration has registered the positions of mirror back-ab in them" in str(refused)
+        (late,) = read_late_writes(world.files, world.state()).values()
+        assert str(late.problem) == str(refused)
+        world.table_folders.stores[folder] = newest
+        assert commands.perform("carry") is None
+        backward.is_wanted = True
+        world.start(backward)
+        world.come_to_rest()
         assert world.check() == []
 
 
