@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tests.operators.moves.application import Site
@@ -389,6 +389,25 @@ class PutBackTables:
 
 
 @dataclass(frozen=True)
+class LoseTables:
+    """The tables of a mirror that is stopped are missing, as those of a volume that is not mounted."""
+
+    mirror: int
+
+    def perform(self, commands: Commands) -> None:
+        world = commands.world
+        service = _service(world, self.mirror)
+        current = world.copied_tables(service)
+        if not current.tables.get("offset_map"):
+            return
+        world.kill(service)
+        if service.newest is None or _rows(current) > _rows(service.newest):
+            service.newest = current
+        service.exchanged_under = None
+        world.put_back(service, replace(current, tables={}, checkpoint=None))
+
+
+@dataclass(frozen=True)
 class PutBackMigration:
     """Put an older copy of the table of the migration in its place: what it was before one of the last commands."""
 
@@ -403,7 +422,7 @@ class PutBackMigration:
 
 
 def _rows(copy: TablesCopy) -> int:
-    return len(copy.tables["offset_map"])
+    return len(copy.tables.get("offset_map", ()))
 
 
 @dataclass(frozen=True)

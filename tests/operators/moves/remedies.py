@@ -25,6 +25,7 @@ from shallow_mirror.errors import (
 from shallow_mirror.operations.forget import forget
 
 _LACKING = re.compile(r"target topic (\S+?):? has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)")
+_MISSING = "there is no offset map where `tables` says"
 MOST_REMEDIES = 12
 NOTHING_TO_DO = "nothing to do"
 
@@ -45,7 +46,7 @@ def _abort_with_newest_tables(commands: Commands, chance: random.Random) -> Mirr
     if refused is not None and "the table of m is older than the target" in str(refused):
         put_newest_migration_back(commands, refused, chance)
         refused = commands.perform("abort")
-    if refused is not None and "not aborted, because of mirror" in str(refused):
+    if refused is not None and ("not aborted, because of mirror" in str(refused) or _MISSING in str(refused)):
         put_newest_back(commands, refused, chance)
         refused = commands.perform("abort")
     return refused
@@ -283,6 +284,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (LogTruncatedError, "or the topic was deleted and created again", wait),
     (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
+    (ConfigError, _MISSING, put_newest_back),
     (ConfigError, "are older than the move: ", put_newest_back),
     (ConfigError, "and leave it out of the wave", leave_given_up),
     (ConfigError, "let it copy it or leave it out of the wave", leave_given_up),
@@ -394,6 +396,8 @@ def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> Non
     """Do what the error of a mirror says, before it is started again."""
     text = str(error)
     if isinstance(error, OlderTablesError):
+        _put_newest_back(world, service)
+    elif "or the tables of this one are gone" in text:
         _put_newest_back(world, service)
     elif "would be a replication cycle" in text and service.newest is not None:
         _put_newest_back(world, service)  # the older ones have lost that the topics were handed over

@@ -122,6 +122,9 @@ def _with_late_additions(script: Script, seed: int) -> Script:
     chance = random.Random(f"{seed} topics that are created again")
     if chance.random() < 0.3:
         script = _with_action(script, actions.RecreateTopic(chance.randrange(3), chance.random() < 0.5), chance)
+    chance = random.Random(f"{seed} missing tables")
+    if chance.random() < 0.2:
+        script = _with_action(script, actions.LoseTables(chance.randrange(3)), chance)
     return script
 
 
