@@ -94,20 +94,27 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
 
 
 def _has_map_and_target(config: MirrorConfig, storage: TableStorage) -> bool:
-    """Return whether there is something to note, and where; that the target does not answer is logged."""
+    """Return whether there is something to note, and where; that the target does not answer is logged.
+
+    Raises ConfigError if there is no map, but the target knows the mirror: the tables are elsewhere.
+    """
     from shallow_mirror.broker import Cluster
     from shallow_mirror.broker.cluster import REACH_MS, reach
     from shallow_mirror.deadline import Deadline
+    from shallow_mirror.sinks.kafka import transactional_id
+    from shallow_mirror.sinks.kafka.protocol import refuse_used_ids
 
-    if storage.offset_map.snapshot() is None:
-        return False
+    has_map = storage.offset_map.snapshot() is not None
     with closing(Cluster(config.target.client)) as target:
         try:
-            reach(target, config.target_cluster_name, Deadline.after_ms(REACH_MS, time.monotonic))
+            deadline = Deadline.after_ms(REACH_MS, time.monotonic)
+            reach(target, config.target_cluster_name, deadline)
+            if not has_map:
+                refuse_used_ids(target, [transactional_id(config.mirror, 0)], deadline)
         except RetriableError as error:
             _log.warning("tables that lack this command are not noticed until the mirror runs: %s", error)
             return False
-    return True
+    return has_map
 
 
 def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequence[str]) -> None:

@@ -395,9 +395,7 @@ def _is_recreated(world: MovingWorld, error: MirrorError) -> bool:
 def mend_mirror(world: MovingWorld, service: Service, error: MirrorError) -> None:
     """Do what the error of a mirror says, before it is started again."""
     text = str(error)
-    if isinstance(error, OlderTablesError):
-        _put_newest_back(world, service)
-    elif "or the tables of this one are gone" in text:
+    if isinstance(error, OlderTablesError) or "or the tables of this one are gone" in text:
         _put_newest_back(world, service)
     elif "would be a replication cycle" in text and service.newest is not None:
         _put_newest_back(world, service)  # the older ones have lost that the topics were handed over

@@ -87,6 +87,13 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     with pytest.raises(OlderTablesError):
         catch_up(settings, spark)
 
+    shutil.rmtree(tables)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["pause", str(conf), topic_name])
+    assert ended.value.code == 2
+    assert "the tables are new, but the target knows the transactional id" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tables / "controls").exists()
+
 
 @pytest.mark.usefixtures("micro_batch_loop")
 def test_a_running_mirror_copies_no_paused_topic_while_its_controls_are_away_and_ends_with_older_ones(
