@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.operators.moves.commands import Commands
 from tests.operators.moves.moving_world import MovingWorld, Setting
 from tests.operators.surroundings import in_memory
 
@@ -55,3 +56,13 @@ def opened_world(folder: Path, setting: Setting) -> Iterator[MovingWorld]:
                 yield world
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def moved_world(folder: Path, setting: Setting) -> Iterator[MovingWorld]:
+    """Yield a world whose waves have moved, after 20 s of the application."""
+    with opened_world(folder, setting) as world:
+        world.begin()
+        world.let(20)
+        assert Commands(world).perform("run") is None
+        yield world

@@ -32,7 +32,7 @@ from tests.operators.moves.application import Written
 from tests.operators.moves.commands import Command, Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting
 from tests.operators.moves.scripts import Script, explained, perform, script_of
-from tests.operators.moves.surroundings import opened_world
+from tests.operators.moves.surroundings import moved_world, opened_world
 from tests.operators.scripts import Done
 
 from shallow_mirror.checkpoints.rows import MigrationRow
@@ -176,11 +176,8 @@ def test_a_wave_ends_forth_and_back_without_a_topic_that_was_deleted_behind_the_
 
 
 def test_a_rollback_leaves_a_topic_that_was_created_again_and_excluded_where_it_is(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, west = Commands(world), world.clusters["west"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         DeleteTopic(0).perform(commands)
         west.create_topic("a", 2)
         world.let(30)
@@ -191,11 +188,8 @@ def test_a_rollback_leaves_a_topic_that_was_created_again_and_excluded_where_it_
 
 
 def test_a_topic_that_was_created_again_comes_back_with_its_records_where_data_loss_is_accepted(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, west = Commands(world), world.clusters["west"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         world.change("back-ab", "read", on_data_loss="continue")
         DeleteTopic(0).perform(commands)
         west.create_topic("a", 2)
@@ -209,11 +203,8 @@ def test_a_topic_that_was_created_again_comes_back_with_its_records_where_data_l
 def test_a_rollback_is_refused_while_the_cluster_that_it_goes_back_to_has_lost_a_topic(
     tmp_path: Path, is_created_again: bool
 ) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, east = Commands(world), world.clusters["east"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         world.deleted.add("a")
         east.delete_topic("a")
         if is_created_again:
@@ -233,11 +224,8 @@ PLAIN = Setting(quiet="2 seconds", has_plain_names=True)
 
 @pytest.mark.parametrize("side", ["east", "west"])
 def test_a_wave_that_names_its_topics_goes_back_without_one_that_was_deleted(tmp_path: Path, side: str) -> None:
-    with opened_world(tmp_path / "world", PLAIN) as world:
+    with moved_world(tmp_path / "world", PLAIN) as world:
         commands = Commands(world)
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         world.deleted.add("a")
         world.clusters[side].delete_topic("a")
         if side == "east":
@@ -251,11 +239,8 @@ def test_a_wave_that_names_its_topics_goes_back_without_one_that_was_deleted(tmp
 
 def test_a_wave_whose_only_topic_was_deleted_has_nothing_to_roll_back(tmp_path: Path) -> None:
     setting = Setting(waves=("a", "b"), quiet="2 seconds", has_plain_names=True)
-    with opened_world(tmp_path / "world", setting) as world:
+    with moved_world(tmp_path / "world", setting) as world:
         commands = Commands(world)
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         DeleteTopic(1).perform(commands)
         refused = str(commands.perform("rollback"))
         assert (
@@ -265,22 +250,16 @@ def test_a_wave_whose_only_topic_was_deleted_has_nothing_to_roll_back(tmp_path: 
 
 
 def test_a_wave_that_was_rolled_back_does_not_move_again_with_success(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         assert commands.perform("run") is None
         assert commands.perform("rollback") is None
         assert "wave ab was rolled back: it cannot move again with these mirrors" in str(commands.perform("run"))
 
 
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands = Commands(world)
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         DeleteTopic(0).perform(commands)
         ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
         world.let(10)
@@ -336,11 +315,8 @@ def late(world: MovingWorld) -> int:
 def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_offset_on(
     tmp_path: Path, choice: Command, target: str
 ) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, east = Commands(world), world.clusters["east"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         ClientWrites(0, 0, 1, is_elsewhere=True).perform(commands)
         assert commands.perform(choice) is None
         ends = [east.bounds("a", partition)[1] for partition in range(east.partitions("a"))]
@@ -359,11 +335,8 @@ def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_
 def test_late_writes_of_a_topic_that_is_created_again_behind_a_killed_command_hold_up_no_others(
     tmp_path: Path, effect: int
 ) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, east = Commands(world), world.clusters["east"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
         ClientWrites(1, 0, 2, is_elsewhere=True).perform(commands)
         other = [record.value for record in world.application.written[-2:]]
@@ -383,11 +356,8 @@ def test_late_writes_of_a_topic_that_is_created_again_behind_a_killed_command_ho
 
 
 def test_late_writes_count_as_gone_once_their_records_or_their_topic_are(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, east = Commands(world), world.clusters["east"]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         end = east.bounds("a", 0)[1]
         ClientWrites(0, 0, 2, is_elsewhere=True).perform(commands)
         write = LateWrite(topic_partition=TopicPartition("a", 0), start=end, end=end + 2)
@@ -404,7 +374,7 @@ LATE_BATCH = 80
 
 
 @contextmanager
-def moved_world(folder: Path) -> Iterator[MovingWorld]:
+def moved_in_small_batches(folder: Path) -> Iterator[MovingWorld]:
     """Yield a world that has moved, with a mirror that copies a batch in each transaction."""
     with opened_world(folder, SETTING) as world:
         world.begin()
@@ -445,7 +415,7 @@ def lost(world: MovingWorld, writes: list[Written]) -> list[str]:
 @pytest.mark.parametrize("first", [1, 3])
 def test_late_writes_that_expire_behind_killed_commands_are_copied_as_far_as_they_exist(tmp_path: Path, first: int) -> None:
     """The first command is killed at each of its effects, then retention deletes `first` batches, then all that are left."""
-    with moved_world(tmp_path / "world") as world:
+    with moved_in_small_batches(tmp_path / "world") as world:
         commands, east, copied_at_kill = Commands(world), world.clusters["east"], set[int]()
         for kill_at in range(1, 100):
             kills, writes = world.kills, write_late(world)
@@ -470,7 +440,7 @@ def test_late_writes_that_expire_behind_killed_commands_are_copied_as_far_as_the
 
 
 def test_late_writes_that_expire_while_they_are_copied_are_copied_as_far_as_they_exist(tmp_path: Path) -> None:
-    with moved_world(tmp_path / "world") as world:
+    with moved_in_small_batches(tmp_path / "world") as world:
         commands, east, found = Commands(world), world.clusters["east"], set[tuple[int, int]]()
         for request in range(154, 190, 3):
             writes = write_late(world)
@@ -488,7 +458,7 @@ def test_late_writes_that_expire_while_they_are_copied_are_copied_as_far_as_they
 
 
 def test_a_rollback_begins_once_late_writes_are_settled_as_far_as_they_exist(tmp_path: Path) -> None:
-    with moved_world(tmp_path / "world") as world:
+    with moved_in_small_batches(tmp_path / "world") as world:
         commands, writes = Commands(world), write_late(world)
         begin_to_carry(commands)
         world.clusters["east"].delete_records("a", 0, writes[LATE_BATCH].offset)
@@ -510,7 +480,7 @@ def test_a_rollback_begins_once_late_writes_are_settled_as_far_as_they_exist(tmp
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_of_a_batch_that_was_cut_the_records_that_are_left_are_carried(tmp_path: Path, is_begun: bool) -> None:
-    with moved_world(tmp_path / "world") as world:
+    with moved_in_small_batches(tmp_path / "world") as world:
         commands, writes = Commands(world), write_late(world)
         if is_begun:
             begin_to_carry(commands)
@@ -524,7 +494,7 @@ def test_of_a_batch_that_was_cut_the_records_that_are_left_are_carried(tmp_path:
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_late_writes_are_not_copied_again_while_the_map_of_their_copy_is_missing(tmp_path: Path, is_gone: bool) -> None:
     """An older copy of the tables of the mirror was put back, which does not have the folder of that map."""
-    with moved_world(tmp_path / "world") as world:
+    with moved_in_small_batches(tmp_path / "world") as world:
         commands, writes, kills = Commands(world), write_late(world), world.kills
         kill_at = 1
         while len(carried(world, writes)) < len(writes):
@@ -547,11 +517,8 @@ def test_late_writes_are_not_copied_again_while_the_map_of_their_copy_is_missing
 
 
 def test_nothing_is_settled_with_older_tables_of_the_mirror_that_copies(tmp_path: Path) -> None:
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, forward = Commands(world), world.services[FORWARD]
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         forward.is_wanted = False
         world.kill(forward)
         newest = world.copied_tables(forward)
@@ -573,11 +540,8 @@ def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors
 
 def test_groups_come_back_on_a_topic_that_came_after_the_move_and_was_copied_back(tmp_path: Path) -> None:
     """The registration of the first mirror was deleted, so that the reverse mirror copies a topic that both would copy."""
-    with opened_world(tmp_path / "world", SETTING) as world:
+    with moved_world(tmp_path / "world", SETTING) as world:
         commands, forward, offsets = Commands(world), world.services[FORWARD], world.clusters["west"].state.groups.offsets
-        world.begin()
-        world.let(20)
-        assert commands.perform("run") is None
         forward.is_wanted = False
         world.kill(forward)
         for key in [key for key in offsets if key[0] == "forward-origin"]:
