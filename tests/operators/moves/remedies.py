@@ -284,6 +284,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (LogTruncatedError, "or the topic was deleted and created again", wait),
     (ConfigError, "the table of m is older than the target", put_newest_migration_back),
     (ConfigError, "the tables are older than the target", put_newest_back),
+    (OlderTablesError, "", put_newest_back),
     (ConfigError, _MISSING, put_newest_back),
     (ConfigError, "are older than the move: ", put_newest_back),
     (ConfigError, "and leave it out of the wave", leave_given_up),
