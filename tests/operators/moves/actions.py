@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tests.operators.moves.application import Site
 from tests.operators.moves.commands import Command, Commands, Kill, Meanwhile
-from tests.operators.moves.moving_world import SIDES, SUSPENDED_S, MovingWorld, Service, TablesCopy
+from tests.operators.moves.moving_world import SIDES, SUSPENDED_S, MovingWorld, Service
 from tests.operators.moves.remedies import MOST_REMEDIES, NOTHING_TO_DO, abort_and_change, take_remedy
 from tests.operators.world import FindingError
 
@@ -377,9 +377,7 @@ class PutBackTables:
             return
         if not self.is_running:
             world.kill(service)
-        current = world.copied_tables(service)
-        if service.newest is None or _rows(current) > _rows(service.newest):
-            service.newest = current
+        world.keep_newest(service)
         older = copies[-1 - self.copy % len(copies)]
         if self.is_running:
             world.exchange(service, older)
@@ -401,8 +399,7 @@ class LoseTables:
         if not current.tables.get("offset_map"):
             return
         world.kill(service)
-        if service.newest is None or _rows(current) > _rows(service.newest):
-            service.newest = current
+        world.keep_newest(service)
         service.exchanged_under = None
         world.put_back(service, replace(current, tables={}, checkpoint=None))
 
@@ -419,10 +416,6 @@ class PutBackMigration:
         if copies:
             world.newest_migration = world.newest_migration or world.migration_table.copy()
             world.migration_table.put_back(copies[-1 - self.copy % len(copies)])
-
-
-def _rows(copy: TablesCopy) -> int:
-    return len(copy.tables.get("offset_map", ()))
 
 
 @dataclass(frozen=True)

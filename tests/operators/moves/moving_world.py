@@ -379,11 +379,21 @@ class MovingWorld:
         """Put the newest tables of a mirror in their place, unless they are there."""
         service = self._service(mirror)
         if service.newest is not None:
-            if service.exchanged_under is not None and self._written(service) != service.exchanged_at:
-                self.has_diverged = True
+            self._note_divergence(service)
             self.put_back(service, service.newest)
             service.newest = None
             self.events.append(f"{mirror}: put the newest tables back")
+
+    def keep_newest(self, service: Service) -> None:
+        """Keep a copy of the tables, unless those in place are older ones."""
+        self._note_divergence(service)
+        current = self.copied_tables(service)
+        if service.newest is None or _rows(current) > _rows(service.newest):
+            service.newest = current
+
+    def _note_divergence(self, service: Service) -> None:
+        if service.exchanged_under is not None and self._written(service) != service.exchanged_at:
+            self.has_diverged = True
 
     def exchange(self, service: Service, copy: TablesCopy) -> None:
         """Put older tables in the place of those of a mirror that runs."""
@@ -496,3 +506,7 @@ class MovingWorld:
                     and write["start"] <= record.offset < write["end"]
                 }
         return frozenset(found)
+
+
+def _rows(copy: TablesCopy) -> int:
+    return len(copy.tables.get("offset_map", ()))
