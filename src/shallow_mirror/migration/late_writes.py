@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.clients import BatchConsumer
@@ -141,15 +142,18 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         return []
     mirror = copying_mirror(files, settings, passed.direction)
     with closing(Cluster(mirror.source.client)) as cluster:
-        topics = sorted({name.topic for name in passed.ends})
+        moved = {name.topic for name in passed.ends}
         reach(cluster, mirror.source_cluster_name, request_deadline())
-        listed = cluster.metadata(topics, request_deadline()).topics if topics else {}
-        ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        listed = cluster.metadata(None, request_deadline()).topics
+        present = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        ids = {name: topic_id for name, topic_id in present.items() if name in moved}
         again = {name: ids[name] for name in created_again(ids, source_ids(mirror))}
+        again |= _appeared(mirror, settings, passed, present)
+        topics = sorted(moved | again.keys())
         left = {name: end for name, end in passed.ends.items() if name.topic not in again}
         ends = list_log_ends(cluster, topics, request_deadline())
-        moved = {name: log.stable for name, log in ends.items() if log.stable > left.get(name, 0)}
-        ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in moved.items()})
+        longer = {name: log.stable for name, log in ends.items() if log.stable > left.get(name, 0)}
+        ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in longer.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
     if reverse is not None and ranges and _is_registered(wave):
@@ -166,6 +170,24 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
     ]
     found = read_records(mirror.source.client, gaps) if gaps else ()
     return [replace(write, topic_id=again.get(write.topic_partition.topic, "")) for write in found]
+
+
+def _appeared(mirror: MirrorConfig, wave: WaveSettings, passed: Passed, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the topics, with their ids, that a wave matches at the cluster that it has left by a rollback, and that came later.
+
+    Behind a move the mirror copies such topics. Behind a rollback none does: they would be copied in a ring.
+    """
+    if passed.direction is Direction.MOVE:
+        return {}
+    known = {*(name.topic for name in passed.ends), *source_ids(mirror)}
+    return {
+        name: topic_id
+        for name, topic_id in ids.items()
+        if name not in known
+        and wave.has_topic(name)
+        and mirror.topics.is_included(name)
+        and not name.startswith(routing.INTERNAL_PREFIX)
+    }
 
 
 def _is_registered(wave: WaveState) -> bool:

@@ -41,6 +41,7 @@ from shallow_mirror.errors import ConfigError, FencedError, OlderTablesError, Re
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes
+from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.late_writes import LateWrite, lost_late_writes
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.steps import Step
@@ -536,6 +537,29 @@ def test_the_copies_of_a_topic_that_was_deleted_during_the_check_are_the_mirrors
     done = performed(Let(20), Conduct("run", meanwhile=((Step.CHECK, 13, DeleteTopic(0)),)), setting=Setting(waves=("a", "b")))
     assert done.finding is None
     assert not any("hold records that the mirror did not write" in event for event in done.events)
+
+
+def test_records_of_a_topic_that_appears_behind_the_rollback_are_late_writes(tmp_path: Path) -> None:
+    """No mirror copies it: the first one would copy it back."""
+    with moved_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+        kill = Kill(Step.ADMIT_WRITERS, 1, is_behind=False)
+        assert commands.perform("rollback", kill=kill) is None
+        (site,) = world.application.sites
+        CreateTopic(0, 1).perform(commands)
+        world.application.write(site.side, "a2", 0, 2)
+        writes = world.application.written[-2:]
+        world.let(20)
+        assert commands.perform("rollback") is None
+        world.let(20)
+        ((late,),) = (each.writes for each in read_late_writes(world.files, world.state()).values())
+        assert str(late) == "a2-0 offsets 0 to 1 (2 records)"
+        refused = str(commands.perform("carry"))
+        assert "a2 appeared at west after the rollback, and nothing was copied: give --quarantine, or exclude it in" in refused
+        assert commands.perform("quarantine") is None
+        assert [each.value for each in writes] == list(world.clusters["east"].read(f"{QUARANTINE_PREFIX}a2", 0).values())
+        assert commands.perform("quarantine") is None
+        assert world.check() == []
 
 
 def test_groups_come_back_on_a_topic_that_came_after_the_move_and_was_copied_back(tmp_path: Path) -> None:
