@@ -77,7 +77,7 @@ class WaveConductor:
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
         self._copying = Copying(owner, effects, reports, self._waiting, clock)
-        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
+        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting, clock)
         self._hooks = WaveHooks(
             config=config,
             wave=wave,
