@@ -15,8 +15,10 @@ from tests.migration.fake_effects import KilledError
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console_here
 
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration import Options
 from shallow_mirror.migration.failover import divergence, fail_back, fail_over
+from shallow_mirror.migration.steps import Step as WaveStep
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]
 
@@ -139,6 +141,46 @@ def test_the_way_back_goes_on_where_records_are_gone_before_they_are_kept(
         last = 34 if is_topic_deleted else 24
         assert f"fail-back: not kept, deleted at east before: {topic}-0 offsets 20 to {last}" in drill.lines
         assert runs.read_values(source.bootstrap, topic) == [*mirrored, "since"]
+
+
+@pytest.mark.parametrize("moment", [WaveStep.STOP_WRITERS, WaveStep.POINT_OF_NO_RETURN])
+def test_another_mirror_back_fills_a_topic_that_somebody_has_deleted_at_the_old_source(
+    two_clusters: Any, tmp_path: Path, moment: WaveStep
+) -> None:
+    (source, target), topic = two_clusters, f"refilled-{os.getpid()}-{moment.name.lower()}"
+    with Drill(tmp_path, source, target, topic, partitions=2, groups=1) as drill:
+        (group,) = drill.readers.groups
+        for partition in range(2):
+            runs.write(source.bootstrap, topic, [f"mirrored-{partition}-{number}" for number in range(20)], partition)
+        mirror = drill.start_mirror(tmp_path / "forward.yaml")
+        runs.wait_for("all copies", lambda: sum(runs.positions(drill.files().mirror).values()) == 40)
+        mirror.stop()
+        fail_over(drill.files(), drill, Options(), despite_source=True)
+        runs.write(target.bootstrap, topic, [f"since-{number}" for number in range(5)], 0)
+        assert len(consume(target.bootstrap, group, topic, 2, 25)) == 25
+        deleted: list[WaveStep] = []
+
+        def delete(_wave: str, step: WaveStep) -> None:
+            if step is moment and not deleted:
+                deleted.append(step)
+                runs.delete_topic(source.bootstrap, topic)
+
+        drill.begun = delete  # type: ignore[method-assign, assignment]
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=f"{topic} was deleted at east since mirror .* has begun to fill it"):
+                fail_back(drill.files(), drill, Options(launch=drill.launch))
+        drill.mirrors[-1].stop()
+        back = tmp_path / "back.yaml"
+        document = yaml.safe_load(back.read_text(encoding="utf-8"))
+        back.write_text(yaml.safe_dump({**document, "mirror": f"{topic}-again", "tables": "back-again"}), encoding="utf-8")
+        assert fail_back(drill.files(), drill, Options(launch=drill.launch)).phase == "failed back"
+        assert drill.kept_values() == []
+        for partition in range(2):
+            at_source, at_target = (
+                runs.read_partitions(node.bootstrap, [(topic, partition)])[topic, partition] for node in (source, target)
+            )
+            assert at_source == at_target
+        assert len(consume(source.bootstrap, group, topic, 2, 20)) == 20
 
 
 @pytest.mark.long

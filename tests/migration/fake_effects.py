@@ -72,6 +72,8 @@ class FakeWorld:
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
+    lost: frozenset[str] = frozenset()
+    """Topics whose copies somebody has deleted."""
     read_only: set[str] = field(default_factory=set)
     """Sides to which only the mirror may write."""
     copied_before_move: int = 0
@@ -123,6 +125,7 @@ class FakeEffects:
     def problems(self) -> list[str]:
         handed = self._world.handed.get(self.origin_alias)
         problems = [f"topics were handed over before ({handed})"] if handed else []
+        problems += [f"{name} was deleted" for name in sorted(self._world.lost)]
         if self._direction is Direction.MOVE and self._world.grown == {"west"}:
             problems.append("reverse: target topic orders: has fewer partitions (1) than source topic orders (2)")
         return problems
@@ -172,6 +175,9 @@ class FakeEffects:
 
     def older_tables(self) -> str | None:
         return None
+
+    def lost_topics(self, names: Collection[str]) -> frozenset[str]:
+        return self._world.lost.intersection(names)
 
     def replaced_topics(self) -> Sequence[str]:
         return ()

@@ -11,7 +11,7 @@ import pytest
 from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
-from shallow_mirror.errors import FencedError, RetriableError
+from shallow_mirror.errors import ConfigError, FencedError, RetriableError
 from shallow_mirror.migration import Phase, view
 from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.state import state_of
@@ -94,6 +94,27 @@ def test_each_wait_is_said_at_intervals_logged_and_shown_by_status(
     state = state_of(stage.owner.rows(), ["all"])
     assert f": {awaited} (" in view.state_text(state, "m")
     assert view.state_document(state, "m")["waves"][0]["waiting"]["since_ms"] < stage.world.now_s * 1000 - 40_000
+
+
+@pytest.mark.parametrize("obstacle", [stop_mirror, leave_hand_over_unconfirmed], ids=["catch up", "hand-over"])
+def test_a_conductor_that_waits_for_copies_that_somebody_has_deleted_checks_the_wave_again(
+    obstacle: Callable[[FakeWorld], None],
+) -> None:
+    stage = Stage()
+    obstacle(stage.world)
+    tick = stage.world.tick
+
+    def ticking(seconds: float) -> None:
+        tick(seconds)
+        if stage.world.now_s > 30:
+            stage.world.lost = frozenset({"orders"})
+
+    stage.world.tick = ticking  # type: ignore[method-assign]
+    with pytest.raises(ConfigError) as error:
+        stage.perform(Direction.MOVE)
+    assert error.value.problems == ("orders was deleted",), "nothing is handed over any more"
+    assert stage.operator.sentences[-1] == "orders: deleted at west: the wave is checked again"
+    assert stage.world.now_s < 50
 
 
 def test_a_cluster_that_does_not_answer_is_named_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

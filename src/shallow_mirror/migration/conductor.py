@@ -77,7 +77,7 @@ class WaveConductor:
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
         self._copying = Copying(owner, effects, reports, self._waiting, clock)
-        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
+        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting, clock)
         self._hooks = WaveHooks(
             config=config,
             wave=wave,
@@ -126,8 +126,11 @@ class WaveConductor:
             self._effects.use_topics(topics)
         return self.state() if self._hooks.call_due(state) else state
 
-    def abort(self) -> None:
-        """Undo the attempt. Raises ConfigError behind the point of no return, and where the tables of the mirror are older."""
+    def abort(self, *, is_replaced: bool = False) -> None:
+        """Undo the attempt. Raises ConfigError behind the point of no return, and where the tables of the mirror are older.
+
+        `is_replaced`: another mirror copies from now on. What the former one has handed over stays, so that it copies no more.
+        """
         state = self.state()
         if not state.can_abort:
             raise ConfigError(abort_problem(state))
@@ -139,10 +142,11 @@ class WaveConductor:
             self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied]))
             # Behind the effect: a crash in between deletes them once more, which finds nothing to do.
             self._append(ADMITTED, detail={"direction": state.direction.value})
-        # Tables that lack the hand-over have nothing to take back, and the topics would stay handed over in the newest ones.
-        if topics is not None and (older := self._retried(self._effects.older_tables)) is not None:
-            raise ConfigError(f"not aborted, because of mirror {self._effects.mirror_id}: {older}. Then abort again")
-        self._retried(self._effects.resume)
+        if not is_replaced:
+            # Tables that lack the hand-over have nothing to take back, and the topics would stay handed over in the newest ones.
+            if topics is not None and (older := self._retried(self._effects.older_tables)) is not None:
+                raise ConfigError(f"not aborted, because of mirror {self._effects.mirror_id}: {older}. Then abort again")
+            self._retried(self._effects.resume)
         if state.next_step is not None and state.next_step.step is Step.COMMIT_GROUPS:
             self._retried(self._effects.end_commits)  # that a conductor may have prepared which was killed
         # Behind the rest: whatever they let through can be written and is copied.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
@@ -30,6 +30,7 @@ class Copying:
         self._owner, self._effects, self._reports, self._waiting, self._clock = owner, effects, reports, waiting, clock
         self._retried = waiting.retried
         self._older: str | None = None
+        self._lost: Collection[str] = ()
         self._looked_at_s = 0.0
 
     def catch_up(self) -> Detail | Step:
@@ -39,6 +40,8 @@ class Copying:
         while True:
             if moving := self._moving_topics():
                 self._reports.says(f"{named(moving)}: handed over, and were not at the check: the mirror has other tables since")
+                return Step.CHECK
+            if self._has_lost_copies():
                 return Step.CHECK
             run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
             is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
@@ -76,6 +79,8 @@ class Copying:
             if self._moving_topics():
                 self._retried(self._owner.rows)  # raises FencedError: another conductor may have handed them over since
                 self._retried(self._effects.resume)
+            if self._has_lost_copies():
+                return Step.CHECK
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
             if not is_running:
@@ -92,7 +97,7 @@ class Copying:
         return bool(left)
 
     def _begun(self) -> BlockingTransactions:
-        self._older, self._looked_at_s = None, self._clock.monotonic()
+        self._older, self._lost, self._looked_at_s = None, (), self._clock.monotonic()
         return BlockingTransactions(self._effects, self._waiting, self._clock)
 
     def _is_held_up(
@@ -112,10 +117,17 @@ class Copying:
         now_s = self._clock.monotonic()
         if now_s - self._looked_at_s >= LOOK_S:
             self._older, self._looked_at_s = self._retried(self._effects.older_tables), now_s
+            self._lost = self._retried(lambda: self._effects.lost_topics(self._effects.topics()))
         if self._older is not None:
             request = f"put the newest tables of the mirror {self._effects.mirror_id} in their place"
             self._waiting.for_somebody(request, self._older, pause_s)
         return self._older is not None
+
+    def _has_lost_copies(self) -> bool:
+        """Say which copies were deleted, by the last look: no waiting brings them back, and a check names what can be done."""
+        if self._lost:
+            self._reports.says(f"{named(sorted(self._lost))}: deleted at {self._effects.other_alias}: the wave is checked again")
+        return bool(self._lost)
 
     def _moving_topics(self) -> list[str]:
         """Return the topics of the wave that are handed over, or to be handed over."""

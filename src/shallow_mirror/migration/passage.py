@@ -406,7 +406,7 @@ class Passage:
     @property
     def commit_id(self) -> str:
         """Return the transactional id in which offsets of groups are committed at the other cluster."""
-        return f"{self.mirror.mirror}-groups"
+        return commit_id(self.mirror.mirror)
 
     @property
     def mirror_id(self) -> str:
@@ -443,6 +443,11 @@ class Passage:
     @staticmethod
     def _controls(config: MirrorConfig) -> Controls:
         return Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
+
+
+def commit_id(mirror: str) -> str:
+    """Return the transactional id in which offsets of groups are committed, of a mirror with this id."""
+    return f"{mirror}-groups"
 
 
 def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorRun | None:

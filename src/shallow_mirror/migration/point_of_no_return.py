@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shallow_mirror.config.migration_config import MigrationConfig
-from shallow_mirror.migration.conductor_ports import Detail, Effects, Reports
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Reports
 from shallow_mirror.migration.evidence import Evidence, reopening
 from shallow_mirror.migration.observations import named
 from shallow_mirror.migration.sentences import not_running, status_hint
@@ -15,20 +15,23 @@ from shallow_mirror.types import TopicPartition
 
 POLL_S = 0.2
 RESUME_POLL_S = 1.0
+LOOK_S = 10.0
+"""How often it is looked, while the mirror has not confirmed, whether copies were deleted."""
 
 
 class PointOfNoReturn:
     """Of one wave in one direction."""
 
-    def __init__(self, config: MigrationConfig, effects: Effects, reports: Reports, waiting: Waiting) -> None:
-        self._config, self._effects, self._reports, self._waiting = config, effects, reports, waiting
+    def __init__(self, config: MigrationConfig, effects: Effects, reports: Reports, waiting: Waiting, clock: Clock) -> None:
+        self._config, self._effects, self._reports, self._waiting, self._clock = config, effects, reports, waiting, clock
         self._retried = waiting.retried
 
     def passed(self, done: Mapping[Step, Detail]) -> Detail | Step:
         """Return the evidence on which the wave has passed; or the step that has to be done again."""
         while True:
-            if not self._await_hand_over():
-                return Step.HAND_OVER
+            lacking = self._await_hand_over()
+            if lacking is not None:
+                return lacking
             evidence = self._take_evidence()
             reopened = reopening(evidence, done)
             if reopened is not None:
@@ -41,17 +44,24 @@ class PointOfNoReturn:
                 return evidence.document()
             self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
 
-    def _await_hand_over(self) -> bool:
-        """Wait until the mirror has confirmed it. Return False if it is not asked to hand over any more."""
+    def _await_hand_over(self) -> Step | None:
+        """Wait until the mirror has confirmed it. Return the step to be done again if it never will."""
         mirror, topics = self._effects.mirror_id, set(self._effects.topics())
+        looked_at_s = self._clock.monotonic()
         while True:
             controls = self._retried(self._effects.controls)
             if not topics <= controls.moving:
-                return False
+                return Step.HAND_OVER
+            if self._clock.monotonic() - looked_at_s >= LOOK_S:
+                looked_at_s = self._clock.monotonic()
+                if lost := sorted(self._retried(lambda: self._effects.lost_topics(topics))):
+                    self._reports.says(f"{named(lost)}: deleted at {self._effects.other_alias}: the wave is checked again")
+                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                    return Step.CHECK
             if topics & controls.paused.keys():
                 wait_for_resume(self._effects, self._waiting)
             elif topics <= controls.handed_over.keys():
-                return True
+                return None
             elif (run := self._retried(self._effects.run)) is None or run.is_over:
                 request = f"keep the mirror {mirror} running: it confirms within seconds that it has handed over"
                 self._waiting.for_somebody(request, not_running(mirror, run), POLL_S)

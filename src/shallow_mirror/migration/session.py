@@ -174,11 +174,12 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
     return read_state(files)
 
 
-def abort(files: MigrationFiles, reports: Reports, options: Options = Options()) -> Aborted:
+def abort(files: MigrationFiles, reports: Reports, options: Options = Options(), *, is_replaced: bool = False) -> Aborted:
     """Take back what the wave under way has done, and remove what killed rehearsals left.
 
     Where nothing is under way, topics are taken back that an aborted attempt has handed over: the tables of the mirror that were
     in place at that abort were others. Raises ConfigError behind the point of no return, and where there is nothing to do.
+    `is_replaced`: as `WaveConductor.abort`.
     """
     options.require_hooks(files.config.hooks)
     state = read_newest_state(files)
@@ -194,7 +195,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
         if wave is not None and settings is not None:
             with closing(_passage(files, settings, state, wave.direction, options)) as passage:
                 conductor = _conductor(files, settings, owner, passage, reports, replace(options, waits=False))
-                conductor.abort()
+                conductor.abort(is_replaced=is_replaced)
                 wave = conductor.state()
         for name, topics in kept.items():
             with closing(_passage(files, files.wave(name), state, _next_direction(state.waves[name]), options)) as passage:
@@ -283,9 +284,10 @@ def _require_ready(
     of_wave = state.waves[wave.name]
     if of_wave.is_under_way:
         if of_wave.fingerprint != files.fingerprint:
+            what, instead = ("migration", ", or `migrate abort` first") if options.command is None else ("failover", "")
             raise ConfigError(
-                f"the migration file, or a mirror file that it names, was changed while wave {wave.name} is under way "
-                f"(fingerprint {of_wave.fingerprint} became {files.fingerprint}): undo the change, or `migrate abort` first"
+                f"the {what} file, or a mirror file that it names, was changed while wave {wave.name} is under way "
+                f"(fingerprint {of_wave.fingerprint} became {files.fingerprint}): undo the change{instead}"
             )
         return
     with closing(_passage(files, wave, state, direction, options)) as passage:

@@ -103,7 +103,10 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
 def _problem_of(name: str, positions: Mapping[SourcePartition, Position], controls: TopicControls) -> str | None:
     """Return why `name` cannot be forgotten, whatever the clusters have."""
     if name in controls.requested:
-        return f"{name}: a migration is handing it over: end that first (`shallow-mirror migrate abort FILE`)"
+        return (
+            f"{name}: a migration is handing it over: end that first (`shallow-mirror migrate abort FILE`; if it is the last "
+            "step of `shallow-mirror failover back FILE`, that command says how to go on)"
+        )
     if any(source.topic == name for source in positions):
         return None
     if any(topic.topic == name for topic in controls.forgotten.at_ms):

@@ -34,6 +34,10 @@ class FakeClusters:
     is_back_running: bool = False
     filled_end: int = 0
     is_handed_back: bool = False
+    back: str = "back"
+    """The mirror back that the file names."""
+    stuck: str = ""
+    """A mirror back that has filled a topic which somebody has deleted."""
     late_records: int = 0
     """Written to the source after the first look at its logs."""
     now_s: float = 0.0
@@ -134,6 +138,26 @@ class FakeFailover:
             assert not world.is_back_allowed
             world.topic_id = None
         self._kill()
+
+    def back(self) -> Detail:
+        return {"mirror": self._world.back, "tables": self._world.back}
+
+    def replacing_problems(self, state: FailoverState, topics: Sequence[str]) -> list[str]:
+        self._kill()
+        return []
+
+    def run_of_replaced(self, _: Detail) -> MirrorRun | None:
+        return None
+
+    def take_back(self, former: Detail, topics: Sequence[str]) -> None:
+        assert former["mirror"] != self._world.back
+        assert not self._world.is_handed_back, "writers may be there"
+        self._kill()
+        self._world.is_back_allowed = self._world.is_back_running = False
+        self._kill()
+
+    def filling_problems(self, _: Sequence[str]) -> list[str]:
+        return ["orders was deleted at east"] if self._world.back == self._world.stuck else []
 
     def prepare_back(self, topics: Sequence[str]) -> None:
         assert self._world.topic_id != "old", "the old topic is still there"

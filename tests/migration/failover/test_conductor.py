@@ -104,6 +104,41 @@ def test_steps_that_were_reopened_are_not_done() -> None:
     assert after.phase == "failing back"
 
 
+def stuck() -> Stage:
+    """Return a way back in the middle of which somebody has deleted the topic that is filled."""
+    stage = Stage()
+    stage.perform(Way.OUT)
+    stage.world.stuck = stage.world.back
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="orders was deleted at east"):
+            stage.perform(Way.BACK)
+    stage.world.back = "back-2"
+    return stage
+
+
+def test_a_conductor_that_is_killed_while_another_mirror_fills_a_deleted_topic_is_continued() -> None:
+    stage, kill = stuck(), Kill()
+    assert stage.perform(Way.BACK, kill).phase == "failed back"
+    for at in range(kill.count):
+        stage = stuck()
+        with pytest.raises(KilledError):
+            stage.perform(Way.BACK, Kill(at))
+        state = stage.perform(Way.BACK)
+        assert [filled["mirror"] for filled in state.filled_by] == ["back", "back-2"], at
+        assert stage.world.is_handed_back
+        assert stage.world.kept == [(90, 100)]
+
+
+def test_a_way_back_that_an_earlier_release_has_begun_notes_which_mirror_fills() -> None:
+    stage = Stage()
+    stage.perform(Way.OUT)
+    with pytest.raises(KilledError):
+        stage.perform(Way.BACK, Kill(effects_of(Way.BACK) - 3))
+    assert stage.owner.rows_so_far[-1].step == Step.FILL
+    stage.owner.rows_so_far[:] = [row for row in stage.owner.rows_so_far if row.event != "filling"]
+    assert stage.perform(Way.BACK).filling == {"mirror": "back", "tables": "back"}
+
+
 def hook(name: str, **place: Any) -> FailoverHook:
     return FailoverHook(name=name, command=["switch"], **place)
 

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 from shallow_mirror.config.failover_config import FailoverConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Owner, Reports as MigrationReports
-from shallow_mirror.migration.failover.state import ABORT_REFUSED, ABORTED_OUT, ABORTING, KEEPING, FailoverState, state_of
+from shallow_mirror.migration.failover.state import (
+    ABORT_REFUSED,
+    ABORTED_OUT,
+    ABORTING,
+    FILLING,
+    KEEPING,
+    FailoverState,
+    state_of,
+)
 from shallow_mirror.migration.failover.steps import Step, Way, steps_of
 from shallow_mirror.migration.hooks.hook_call import Call, call_hook
 from shallow_mirror.migration.hooks.hook_runner import HookRunner
@@ -28,6 +36,8 @@ from shallow_mirror.plurals import counted
 
 POLL_S = 0.2
 SLOW_POLL_S = 1.0
+LOOK_S = 10.0
+"""How often it is looked whether topics that are filled were deleted."""
 
 
 class Effects(Protocol):
@@ -56,6 +66,11 @@ class Effects(Protocol):
     def keep(self, write: LateWrite, /) -> Detail: ...
     def compare_kept(self, writes: Sequence[LateWrite], /) -> list[str]: ...
     def delete_topics(self, ids: Mapping[str, str], /) -> None: ...
+    def back(self) -> Detail: ...
+    def replacing_problems(self, state: FailoverState, topics: Sequence[str], /) -> list[str]: ...
+    def run_of_replaced(self, former: Detail, /) -> MirrorRun | None: ...
+    def take_back(self, former: Detail, topics: Sequence[str], /) -> None: ...
+    def filling_problems(self, topics: Sequence[str], /) -> list[str]: ...
     def prepare_back(self, topics: Sequence[str], /) -> None: ...
     def back_run(self) -> MirrorRun | None: ...
     def start_back(self) -> str: ...
@@ -193,7 +208,7 @@ class FailoverConductor:
             case Step.FILL:
                 return self._fill(state)
             case Step.HAND_BACK:
-                return effects.hand_back(sorted(state.done[Step.KEEP]["topics"]), state.done[Step.FILL]["groups"])
+                return self._hand_back(state)
 
     @staticmethod
     def _require_none(problems: Sequence[str]) -> None:
@@ -256,14 +271,47 @@ class FailoverConductor:
         self._retried(lambda: effects.delete_topics(ids))
         return {}
 
-    def _fill(self, state: FailoverState) -> Detail:
+    def _is_replaced(self, state: FailoverState, topics: Sequence[str]) -> bool:
+        """Return whether another mirror back is named than the one that has begun to fill. What followed that is taken back."""
+        effects, former = self._effects, state.filling
+        if former is None or former["mirror"] == effects.back()["mirror"]:
+            return False
+        self._require_none(self._retried(lambda: effects.replacing_problems(state, topics)))
+        while (run := self._retried(lambda: effects.run_of_replaced(former))) is not None and run.is_alive and not run.is_over:
+            request = f"stop the mirror {former['mirror']}, which is replaced"
+            self._waiting.for_somebody(request, f"{run.description} runs", POLL_S)
+        self._retried(lambda: effects.take_back(former, topics))
+        self._reports.says(
+            f"{self._way}: mirror {effects.back()['mirror']} takes the place of {former['mirror']}: what that has filled is "
+            f"deleted at {effects.source_alias}, and filled again"
+        )
+        return True
+
+    def _hand_back(self, state: FailoverState) -> Detail | Step:
+        effects, topics = self._effects, sorted(state.done[Step.KEEP]["topics"])
+        if self._is_replaced(state, topics):
+            return Step.KEEP
+        if state.filling is None and not self._retried(lambda: effects.unfilled(topics)):
+            self._append(FILLING, detail=effects.back())
+        return effects.hand_back(topics, state.done[Step.FILL]["groups"])
+
+    def _fill(self, state: FailoverState) -> Detail | Step:
         """Wait until the mirror back has copied what the target held. The rest, the migration waits for."""
         effects, topics, started = self._effects, sorted(state.done[Step.KEEP]["topics"]), None
+        if self._is_replaced(state, topics):
+            return Step.KEEP
+        if state.filling is None:
+            self._append(FILLING, detail=effects.back())
         self._retried(lambda: effects.prepare_back(topics))
+        looked_at_s = self._clock.monotonic()
         while True:
             run = self._retried(effects.back_run)
-            if run is not None and not run.is_over:
-                unfilled = self._retried(lambda: effects.unfilled(topics))
+            is_running = run is not None and not run.is_over
+            unfilled = self._retried(lambda: effects.unfilled(topics)) if is_running else []
+            if not unfilled or self._clock.monotonic() - looked_at_s >= LOOK_S:
+                self._require_none(self._retried(lambda: effects.filling_problems(topics)))
+                looked_at_s = self._clock.monotonic()
+            if run is not None and is_running:
                 if not unfilled:
                     return {"run": run.description, "groups": self._retried(lambda: effects.groups_of(topics))}
                 self._waiting.for_progress("the mirror to copy", f"not copied: {named(unfilled)}", POLL_S)

@@ -19,6 +19,9 @@ A command that was killed behind the first one is continued."""
 KEEPING = "keeping"
 """Event: `detail` has the ranges (`writes`) that are copied next: a command that was killed is continued with the same ones."""
 
+FILLING = "filling"
+"""Event: the mirror that fills the old topics from now on; `detail` has its id (`mirror`) and its `tables`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverState:
@@ -29,6 +32,10 @@ class FailoverState:
     """The first row of each way."""
     keeping: Sequence[Mapping[str, Any]] = ()
     """Ranges of the old source that are, or were, copied."""
+    filled_by: Sequence[Mapping[str, Any]] = ()
+    """Mirrors back that have filled old topics or do so, the last one at the end."""
+    filling: Mapping[str, Any] | None = None
+    """The one that does so; None: the names are not free, or no row says which one (up to release 0.2.0)."""
     hooks: HookState = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     """What the open step waits for, and since when; None: it has not said that it waits."""
@@ -70,6 +77,8 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     done_at: dict[Step, datetime] = {}
     begun_at: dict[Way, datetime] = {}
     keeping: list[Mapping[str, Any]] = []
+    filled_by: list[Mapping[str, Any]] = []
+    filling: Mapping[str, Any] | None = None
     hooks = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
     is_aborting, aborted_at = False, None
@@ -91,16 +100,22 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
             order = [info.step for info in steps_of(Way(row.wave))]
             for step in order[order.index(Step(row.step)) :]:
                 done.pop(step, None)
+            filling = None
             hooks = hooks.reopened(row.step, list(Step))
         elif row.event in (HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE):
             hooks = hooks.after(row)
         elif row.event == KEEPING:
             keeping += row.detail["writes"]
+        elif row.event == FILLING:
+            filling = row.detail
+            filled_by.append(filling)
     return FailoverState(
         done=done,
         done_at=done_at,
         begun_at=begun_at,
         keeping=tuple(keeping),
+        filled_by=tuple(filled_by),
+        filling=filling,
         hooks=hooks,
         waiting=waiting,
         conductor=conductor_of(rows),
