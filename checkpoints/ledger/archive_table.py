@@ -216,7 +216,13 @@ class ArchiveTable:
         conditions: list[Condition] = [()]
         if topics is not None and len(topics) <= _FEW_TOPICS:
             conditions = [(Comparison("source_topic", "=", topic),) for topic in topics]
-        gathered = [_counted(piece) for condition in conditions for piece in self.pieces(condition, [*_KEYS, "source_start"])]
+        columns = [*_KEYS, "source_start"]
+        counted = [("source_start", function) for function in ("min", "max", "count")]
+        gathered = [
+            piece.group_by(_KEYS, use_threads=False).aggregate(counted)
+            for condition in conditions
+            for piece in self.pieces(condition, columns)
+        ]
         if not gathered:
             return []
         merged = [("source_start_min", "min"), ("source_start_max", "max"), ("source_start_count", "sum")]
@@ -235,11 +241,6 @@ class _Extent(NamedTuple):
     first: int
     last: int
     row_count: int
-
-
-def _counted(piece: pa.Table) -> pa.Table:
-    functions = [("source_start", function) for function in ("min", "max", "count")]
-    return piece.group_by(_KEYS, use_threads=False).aggregate(functions)
 
 
 def _reads(extents: Sequence[_Extent], *, is_packed: bool) -> Iterator[Condition]:

@@ -78,16 +78,11 @@ class TableLayout(TableShape):
         return self.remedies[differing[0]]
 
     def _fits(self, column: pa.Field, types: Mapping[str, str]) -> bool:
-        if column.name in self.added_columns and column.name not in types:
-            return True
-        return _is_same(types.get(column.name), column.type)
-
-
-def _is_same(actual: str | None, expected: pa.DataType) -> bool:
-    """Compare plain types by name. Of a list only that it is one: libraries name it, and its elements, differently."""
-    if actual is None:
-        return False
-    return actual.startswith(("list", "array")) if pa.types.is_list(expected) else actual == str(expected)
+        actual = types.get(column.name)
+        if actual is None:
+            return column.name in self.added_columns
+        # Plain types are compared by name. Of a list only that it is one: libraries name it, and its elements, differently.
+        return actual.startswith(("list", "array")) if pa.types.is_list(column.type) else actual == str(column.type)
 
 
 OFFSET_MAP_LAYOUT = TableLayout(

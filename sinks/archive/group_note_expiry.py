@@ -32,7 +32,10 @@ class GroupNoteExpiry:
         bound = datetime.fromtimestamp(self._now_ms() / 1000, UTC) - timedelta(seconds=self._keep_s)
         thin_out(self._tables, bound)
         oldest_ms = oldest_cut_ms(self._table)
-        delete_outdated(self._tables, bound if oldest_ms is None else min(bound, _time(oldest_ms)))
+        if oldest_ms is not None:
+            # From 1970 on: producers set any timestamps.
+            bound = min(bound, datetime.fromtimestamp(max(0, oldest_ms) / 1000, UTC))
+        delete_outdated(self._tables, bound)
 
 
 def oldest_cut_ms(table: ArchiveTable) -> int | None:
@@ -44,8 +47,3 @@ def oldest_cut_ms(table: ArchiveTable) -> int | None:
             timestamp_ms = pc.min(piece["min_timestamp_ms"]).as_py()
             times += [] if timestamp_ms is None else [timestamp_ms]
     return min(times, default=None)
-
-
-def _time(at_ms: int) -> datetime:
-    """Return a time from 1970 on: producers set any timestamps."""
-    return datetime.fromtimestamp(max(0, at_ms) / 1000, UTC)

@@ -60,9 +60,12 @@ class Releaser:
             return _as_released(filled[0], batches)
 
         outcome = self._slot.round(fill)
-        done = _done(batches, filled[0])
-        self.released.refused += filled[0].quarantined
-        self.released.batch_count += len(done) - len(filled[0].quarantined)
+        result = filled[0]
+        reached = {segment.source: segment.source_end for segment in result.segments}
+        # Batches that were copied or refused; only those up to the end of a slot that stopped early.
+        done = {batch.key for batch in batches if not result.is_partial or batch.source_end <= reached.get(batch.source, 0)}
+        self.released.refused += result.quarantined
+        self.released.batch_count += len(done) - len(result.quarantined)
         self.released.segments += [row.segment for row in outcome.rows]
         return done
 
@@ -95,9 +98,3 @@ def _rows_of(batch: QuarantinedBatch, copied: Sequence[Segment]) -> Iterator[Seg
             size_bytes=len(batch.batch) if is_first else 0,
         )
         is_first = False
-
-
-def _done(batches: Sequence[QuarantinedBatch], result: SlotResult) -> set[BatchKey]:
-    """Return the batches that were copied or refused; only those up to the end of a slot that stopped early."""
-    reached = {segment.source: segment.source_end for segment in result.segments}
-    return {batch.key for batch in batches if not result.is_partial or batch.source_end <= reached.get(batch.source, 0)}

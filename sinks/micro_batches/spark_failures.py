@@ -116,15 +116,11 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
             raise
         raise lost from error
     except (Py4JError, ConnectionError) as error:
-        if not _is_jvm_gone(error):
+        # Py4JError is also raised for calls that Java refuses: those have a trace.
+        is_bare = type(error) is Py4JError and "Trace:" not in str(error)
+        if not is_bare and not isinstance(error, Py4JNetworkError | ConnectionError):
             raise
         where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLostError(
             f"Spark's JVM exited: it was killed, or ran out of memory{where}. Nothing is lost: start again"
         ) from error
-
-
-def _is_jvm_gone(error: Exception) -> bool:
-    """Return whether the JVM is gone. Py4JError is also raised for calls that Java refuses: those have a trace."""
-    is_bare = type(error) is Py4JError and "Trace:" not in str(error)
-    return is_bare or isinstance(error, Py4JNetworkError | ConnectionError)

@@ -180,7 +180,10 @@ def _require_next(batch: MicroBatchId, newest: MicroBatchId, same: RecordedMicro
     if newest.query_id != batch.query_id:
         if same is None and follows == newest.query_id:
             return
-        raise ConfigError(_of_another_query(batch, newest))
+        raise ConfigError(
+            f"{batch}: the newest one that was written is {newest}, of another query. A new checkpoint begins at batch 0 again, "
+            f"and may read again what is written already. Begin this query {_behind(newest)}"
+        )
     if batch.batch_id > newest.batch_id:
         return
     recorded = None if same is None else same.id.source_offsets
@@ -197,13 +200,6 @@ def _require_next(batch: MicroBatchId, newest: MicroBatchId, same: RecordedMicro
 
 def _lost(micro_batch: MicroBatchId) -> str:
     return f"{micro_batch}, which was committed, perhaps in part: these older tables do not say what it wrote"
-
-
-def _of_another_query(batch: MicroBatchId, newest: MicroBatchId) -> str:
-    return (
-        f"{batch}: the newest one that was written is {newest}, of another query. A new checkpoint begins at batch 0 again, and "
-        f"may read again what is written already. Begin this query {_behind(newest)}"
-    )
 
 
 def _behind(newest: MicroBatchId) -> str:

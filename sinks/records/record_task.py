@@ -79,7 +79,9 @@ def write_slot(job: RecordJob, slot: int, batches: Iterator[pa.RecordBatch], tar
     transaction = RecordTransaction(job, slot, target, deadline, _now_ms)
 
     def refuse(batch: ColumnBatch, refused: ProduceRefusedError) -> Exception:
-        return _refusal(slot, batch, refused)
+        others = f", and rows up to {int(batch.rows[-1])}, of one batch" if batch.record_count > 1 else ""
+        rule = f"{refused.topic_partition}: the target answered {refused.error_name}: {refused.message}{others}"
+        return RecordRefusedError(slot, int(batch.rows[0]), rule, _REMEDIES.get(refused.error_name, _ANY_REMEDY))
 
     first_row = sent_bytes = 0
     began = time.monotonic()
@@ -140,12 +142,6 @@ def _require_size(slot: int, batch: ColumnBatch, partition: TargetPartition, top
     if size > most:
         rule = f"its record has {size} bytes, more than {most}, {_MAX_MESSAGE_BYTES} of topic {partition.topic}"
         raise RecordRefusedError(slot, int(batch.rows[0]), rule, _REMEDIES["MESSAGE_TOO_LARGE"])
-
-
-def _refusal(slot: int, batch: ColumnBatch, refused: ProduceRefusedError) -> RecordRefusedError:
-    others = f", and rows up to {int(batch.rows[-1])}, of one batch" if batch.record_count > 1 else ""
-    rule = f"{refused.topic_partition}: the target answered {refused.error_name}: {refused.message}{others}"
-    return RecordRefusedError(slot, int(batch.rows[0]), rule, _REMEDIES.get(refused.error_name, _ANY_REMEDY))
 
 
 def _now_ms() -> int:

@@ -14,7 +14,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror import routing
@@ -125,7 +125,12 @@ class CycleDetector:
 
     def _read_origins(self) -> None:
         notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_REQUEST_S)
-        self._origins = [origin for texts in notes.values() for origin in _newest(texts)]
+        newest: list[Origin] = []
+        for texts in notes.values():
+            origins = [origin for origin in map(Origin.parse, texts) if origin is not None]
+            # Of each group one: an earlier run may have committed one for another topic.
+            newest += sorted(origins, key=lambda origin: origin.since_ms)[-1:]
+        self._origins = newest
 
     def _warn_of_unreadable(self, error: MirrorError) -> None:
         self._repeated.warn(
@@ -292,9 +297,3 @@ class CycleDetector:
         """Return the name of a target topic, also of a source topic that appears later. Raises ConfigError if none is valid."""
         self.require_no_cycles([topic])
         return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, topic)
-
-
-def _newest(texts: Iterable[str]) -> Iterator[Origin]:
-    """Yield the newest registration of a group: an earlier run may have committed one for another topic."""
-    origins = [origin for origin in map(Origin.parse, texts) if origin is not None]
-    yield from sorted(origins, key=lambda origin: origin.since_ms)[-1:]

@@ -70,7 +70,11 @@ def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[
 
 
 def _prepare_classic(spark: Any, configs: Sequence[MirrorConfig]) -> None:
-    _warn_of_fifo(spark)
+    mode = spark.sparkContext.getConf().get(SCHEDULER_MODE, "FIFO")
+    if mode != FAIR:
+        _log.warning(
+            "%s is %s: a mirror with much to copy delays the others of this session; set it to %s", SCHEDULER_MODE, mode, FAIR
+        )
     # All at once: workers with another environment are other processes, with a daemon of their own.
     pass_secrets_to_workers(spark, [client for config in configs for client in (config.source.client, config.target.client)])
     if _may_stream(configs):
@@ -110,11 +114,3 @@ def _may_need_delta(config: MirrorConfig) -> bool:
         return False
     except StoreUnreachableError:
         return True
-
-
-def _warn_of_fifo(spark: Any) -> None:
-    mode = spark.sparkContext.getConf().get(SCHEDULER_MODE, "FIFO")
-    if mode != FAIR:
-        _log.warning(
-            "%s is %s: a mirror with much to copy delays the others of this session; set it to %s", SCHEDULER_MODE, mode, FAIR
-        )

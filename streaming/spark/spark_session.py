@@ -191,7 +191,12 @@ def local_session(
     keep_datasets_out()
 
     def start(classes: ClassArchive | None) -> Any:
-        return _start(app_name, cores, _local_settings(log4j, temp_dir(), delta_jars, classes) | dict(settings))
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+        for name, value in {**_local_settings(log4j, temp_dir(), delta_jars, classes), **settings}.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
 
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
@@ -199,15 +204,6 @@ def local_session(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt_handler)  # Spark's handler cancels the micro-batch that a stop should finish
     return spark
-
-
-def _start(app_name: str, cores: int, settings: Mapping[str, str]) -> Any:
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def _started_with_archive(start: Callable[[ClassArchive | None], Any], log_file: Path, *, waits: bool) -> Any:
@@ -287,7 +283,10 @@ def _write_log4j(log_file: Path) -> Path:
 def check_session(spark: Any) -> None:
     """Raise ConfigError with everything that makes `spark` unusable for a run; warn of settings that only make it slower."""
     problems = []
-    if lacking := _lacking_abilities():
+    pyspark_sql = importlib.import_module("pyspark.sql")
+    abilities = (ability.split(".") for ability in _ABILITIES)
+    lacking = [f"{owner}.{name}" for owner, name in abilities if not hasattr(getattr(pyspark_sql, owner), name)]
+    if lacking:
         problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
     for name, (value, why) in REQUIRED.items():
         actual = _setting(spark, name, value)
@@ -299,12 +298,6 @@ def check_session(spark: Any) -> None:
         actual = _setting(spark, name, value)
         if actual.lower() != value:
             _log.warning("%s is %s, recommended is %s: %s", name, actual, value, cost)
-
-
-def _lacking_abilities() -> list[str]:
-    pyspark_sql = importlib.import_module("pyspark.sql")
-    pairs = (name.split(".") for name in _ABILITIES)
-    return [f"{owner}.{name}" for owner, name in pairs if not hasattr(getattr(pyspark_sql, owner), name)]
 
 
 def check_delta(spark: Any, tables: str) -> None:

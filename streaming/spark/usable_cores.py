@@ -10,7 +10,9 @@ from pathlib import Path, PurePosixPath
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores of the CPU affinity, or fewer if a control group limits the CPU time. `root`: of the file system."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limits = [limit for group in control_groups(_read(root / "proc/self/cgroup")) if (limit := _limit(root, group)) is not None]
+    groups = control_groups(_read(root / "proc/self/cgroup"))
+    files = (root / "sys/fs/cgroup" / group.relative_to("/") / "cpu.max" for group in groups)
+    limits = [limit for file in files if (limit := cpu_limit(_read(file))) is not None]
     return max(1, min(affinity, *map(math.ceil, limits))) if limits else affinity
 
 
@@ -27,10 +29,6 @@ def cpu_limit(text: str) -> float | None:
     """PURE. Return the cores of a `cpu.max`, which is a quota and a period in microseconds; None without a limit."""
     quota, _, period = text.strip().partition(" ")
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
-
-
-def _limit(root: Path, group: PurePosixPath) -> float | None:
-    return cpu_limit(_read(root / "sys/fs/cgroup" / group.relative_to("/") / "cpu.max"))
 
 
 def _read(file: Path) -> str:

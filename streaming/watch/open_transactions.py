@@ -5,12 +5,12 @@ A mirror that reads committed records waits for each of them, and for a hanging 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shallow_mirror.broker import Cluster, ProducerState
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ def list_open_transactions(
     sources = {source.topic_partition: source for source in ends}
     stable = cluster.list_offsets(dict.fromkeys(sources, -1), IsolationLevel.READ_COMMITTED, deadline) if sources else {}
     held_back = {name: stable[name].offset for name, source in sources.items() if stable[name].offset < ends[source]}
+    described = cluster.describe_producers(sorted(held_back), deadline) if held_back else {}
     transactions = [
         OpenTransaction(
             source=sources[name],
@@ -46,18 +47,11 @@ def list_open_transactions(
             producer_epoch=state.producer_epoch,
             wrote_at_ms=state.last_timestamp_ms if state.last_timestamp_ms >= 0 else None,
         )
-        for name, states in _open_producers(cluster, held_back, deadline).items()
+        for name, states in described.items()
         for state in states
+        if state.current_txn_start_offset >= 0
     ]
     return tuple(sorted(transactions, key=lambda txn: (txn.wrote_at_ms or 0, txn.source, txn.first_offset)))
-
-
-def _open_producers(
-    cluster: Cluster, held_back: Mapping[TopicPartition, int], deadline: Deadline
-) -> Mapping[TopicPartition, Collection[ProducerState]]:
-    """Return the producers with an open transaction, by partition."""
-    described = cluster.describe_producers(sorted(held_back), deadline) if held_back else {}
-    return {name: [state for state in states if state.current_txn_start_offset >= 0] for name, states in described.items()}
 
 
 def _duration(seconds: float) -> str:

@@ -71,7 +71,8 @@ class ProblemLog:
             key = problem.key
             is_one_too_many = key not in self._entries and len(self._entries) >= MOST_PROBLEMS
             if is_one_too_many and problem.kind is not ProblemKind.ENDED:
-                key, problem = problem.kind, _too_many(problem.kind)
+                text = f"further problems of this kind, beyond {MOST_PROBLEMS} different ones of this run"
+                key, problem = problem.kind, Problem(kind=problem.kind, text=text, remedy="see the log of the run")
             entry, now_ms = self._entries.get(key), self._now_ms()
             if entry is None:
                 counted = CountedProblem(
@@ -120,11 +121,6 @@ def merged(rows: Iterable[CountedProblem]) -> tuple[CountedProblem, ...]:
         if key not in newest or newest[key].occurrences < row.occurrences:
             newest[key] = row
     return tuple(sorted(newest.values(), key=lambda problem: (problem.last_at_ms, problem.run_epoch, problem.number)))
-
-
-def _too_many(kind: ProblemKind) -> Problem:
-    text = f"further problems of this kind, beyond {MOST_PROBLEMS} different ones of this run"
-    return Problem(kind=kind, text=text, remedy="see the log of the run")
 
 
 def _as_written(counted: CountedProblem, run_epoch: int) -> CountedProblem:

@@ -101,7 +101,9 @@ class SparkSnapshot:
     def commits(self) -> Iterator[CommitEntry]:
         commit_count = 0
         for limit in _HISTORY_STEPS:
-            rows = self._newest if limit == _HISTORY_STEPS[0] else self._older(limit)
+            rows = self._newest
+            if limit != _HISTORY_STEPS[0]:
+                rows = [row for row in history(self._session, self._name, limit) if row.version <= self.delta_version]
             for row in rows[commit_count:]:
                 commit = user_metadata_entry(row.userMetadata)
                 if commit is not None:
@@ -109,10 +111,6 @@ class SparkSnapshot:
             commit_count = len(rows)
             if limit is not None and commit_count < limit:
                 return
-
-    def _older(self, limit: int | None) -> list[Any]:
-        rows = history(self._session, self._name, limit)
-        return [row for row in rows if row.version <= self.delta_version]
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
         return self._rows(condition, columns).toArrow()

@@ -42,17 +42,13 @@ def with_shared_producers(
         return tuple(rows)
     continued = {row.segment.target for row in preserved if row.is_continued}
     new = [row for row in preserved if row.segment.target not in continued and row.segment.source.topic not in gone]
-    _require_new(target, new, deadline)
-    producer_id = new_producer_id(target, deadline).producer_id
-    return tuple(replace(row, shared_producer_id=producer_id) if is_preserved(row.segment.source.topic) else row for row in rows)
-
-
-def _require_new(target: Cluster, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
-    keys = [row.segment.target.topic_partition for row in rows]
+    keys = [row.segment.target.topic_partition for row in new]
     problems = used_log_problems(target, keys, deadline, instead=_CONTINUED_OR_TRANSLATED)
-    problems += first_offset_problems((row.segment.source.topic_partition, row.segment.source_start) for row in rows)
+    problems += first_offset_problems((row.segment.source.topic_partition, row.segment.source_start) for row in new)
     if problems:
         raise ConfigError(problems)
+    producer_id = new_producer_id(target, deadline).producer_id
+    return tuple(replace(row, shared_producer_id=producer_id) if is_preserved(row.segment.source.topic) else row for row in rows)
 
 
 def used_log_problems(

@@ -105,9 +105,9 @@ class AclRules:
     def _translated_topic(self, pattern: ResourcePattern) -> ResourcePattern | Untranslated:
         if pattern.prefix is None:
             return self._translated_topic_name(pattern)
-        added = self._added_prefix()
-        if added is None:
+        if self.target_name.count(_TOPIC_FIELD) != 1 or not self.target_name.endswith(_TOPIC_FIELD):
             return Untranslated(f"topics.target_name {self.target_name} does not keep prefixes")
+        added = routing.target_topic_name(self.target_name, self.source_alias, "")
         if pattern.is_any and added:
             return Untranslated(f"topics.target_name {self.target_name} renames topics, and * would mean others as well")
         if not covers_prefix(pattern.prefix, self.topic_include, self.topic_exclude):
@@ -120,12 +120,6 @@ class AclRules:
         target = routing.target_topic_name(self.target_name, self.source_alias, pattern.name)
         problems = routing.name_problems(pattern.name, target)
         return Untranslated(problems[0]) if problems else ResourcePattern(pattern.kind, target)
-
-    def _added_prefix(self) -> str | None:
-        """Return the prefix of target names before the source's; None if they differ in another way."""
-        if self.target_name.count(_TOPIC_FIELD) != 1 or not self.target_name.endswith(_TOPIC_FIELD):
-            return None
-        return routing.target_topic_name(self.target_name, self.source_alias, "")
 
     def _translated_group(self, pattern: ResourcePattern) -> ResourcePattern | Untranslated:
         if pattern.prefix is None:

@@ -94,7 +94,10 @@ def build_footer(header: ObjectHeader, rows: Sequence[ArchivedSegment]) -> bytes
         "try": header.try_id,
         "rows": [_row(row) for row in rows],
     }
-    object_name = _object_name_of(rows)
+    names = sorted({row.stored.object_name for row in rows if row.stored is not None})
+    if len(names) != 1:
+        raise ValueError(f"the rows of an object must name it, and no other one: {names}")
+    object_name = names[0]
     if (_parsed_header(document), _parsed_rows(document, object_name)) != (header, tuple(rows)):
         raise ValueError(f"the footer of {object_name} cannot hold these rows: {rows}")
     content = json.dumps(document, separators=(",", ":")).encode()
@@ -164,13 +167,6 @@ def _check_name(object_name: str, header: ObjectHeader) -> None:
         expected = replace(expected, retention_class=None, try_id=None)
     if expected != header:
         raise ArchiveFormatError(object_name, f"it is another object by its footer: {header}", _REMEDY)
-
-
-def _object_name_of(rows: Sequence[ArchivedSegment]) -> str:
-    names = sorted({row.stored.object_name for row in rows if row.stored is not None})
-    if len(names) != 1:
-        raise ValueError(f"the rows of an object must name it, and no other one: {names}")
-    return names[0]
 
 
 def _row(row: ArchivedSegment) -> dict[str, Any]:

@@ -13,7 +13,7 @@ cannot know from its decisions alone:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
@@ -48,10 +48,6 @@ Evidence = Callable[[int, int], str | None]
 """Of several: a sentence that shows that one was there at the cut, and had not been before a time; None where nothing does."""
 LineageOf = Callable[[int], int | None]
 """The lineage of a partition that is asked for; None: that of the cut."""
-
-
-def _lineage_of_cut(_partition: int) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +95,7 @@ class StateAtCut:
         return read_history(self._table, (*condition, *up_to), self._seen)
 
     def topic(
-        self, incarnations: Sequence[Incarnation], topic_id: str | None = None, lineage_of: LineageOf = _lineage_of_cut
+        self, incarnations: Sequence[Incarnation], topic_id: str | None = None, lineage_of: LineageOf = lambda _partition: None
     ) -> TopicAtCut:
         """Return the state of a topic. `incarnations`: all of it. `topic_id`: of the one that counts, which must have rows.
 
@@ -296,7 +292,7 @@ class _RepeatedBatches:
     """The batches of a log, in order: which batches of another log are the same ones. To be asked in the order of offsets."""
 
     def __init__(self, log: SegmentReader) -> None:
-        self._batches = self._keys(log)
+        self._batches = (_key(batches, i) for batches in log for i in range(len(batches.index)))
         self._next = next(self._batches, None)
 
     def contains(self, batches: SegmentBatches, i: int) -> bool:
@@ -304,12 +300,6 @@ class _RepeatedBatches:
         while self._next is not None and self._next[0] < key[0]:
             self._next = next(self._batches, None)
         return self._next == key
-
-    @staticmethod
-    def _keys(log: SegmentReader) -> Iterator[tuple[int, int, int]]:
-        for batches in log:
-            for i in range(len(batches.index)):
-                yield _key(batches, i)
 
 
 def _key(batches: SegmentBatches, i: int) -> tuple[int, int, int]:

@@ -69,7 +69,10 @@ class FailoverFiles:
         self.config = config
         self.mirror = MirrorConfig.load(config.mirror)
         self.back = None if config.back.mirror is None else MirrorConfig.load(config.back.mirror)
-        problems = [*self._problems_of_tables(), *self._problems_of_back()]
+        locations = {"tables": config.table_location, "mirror: tables": self.mirror.table_location}
+        if self.back is not None:
+            locations["back.mirror: tables"] = self.back.table_location
+        problems = [*catalog_problems("fail-over", locations), *self._problems_of_back()]
         if problems:
             raise ConfigError(problems)
 
@@ -88,12 +91,6 @@ class FailoverFiles:
     def kept_topic(self, topic: str) -> str:
         """Return the topic at the target for records of `topic` that only the old source has."""
         return routing.target_topic_name(self.config.back.kept, self.mirror.source.alias, topic)
-
-    def _problems_of_tables(self) -> list[str]:
-        locations = {"tables": self.config.table_location, "mirror: tables": self.mirror.table_location}
-        if self.back is not None:
-            locations["back.mirror: tables"] = self.back.table_location
-        return catalog_problems("fail-over", locations)
 
     def _problems_of_back(self) -> list[str]:
         back = self.back

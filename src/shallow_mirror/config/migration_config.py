@@ -53,7 +53,8 @@ class MigrationConfig(ConductorConfig):
     def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> Self:
         config, problems = validate(cls, document, cls.KIND)
         if config is not None:
-            problems += _wave_problems(config)
+            names = [wave.name for wave in config.waves]
+            problems += [f"waves: the name {name} occurs twice" for name in sorted(set(names)) if names.count(name) > 1]
             problems += config.writers.problems()
             problems += hook_problems(config.hooks, "hooks")
         if problems or config is None:
@@ -121,8 +122,3 @@ def _identity(mirror: MirrorConfig) -> dict[str, object]:
     clusters = [(cluster.alias, cluster.client.bootstrap) for cluster in (mirror.source, mirror.target)]
     topics = [mirror.topics.target_name, mirror.topics.include, mirror.topics.exclude]
     return {"mirror": mirror.mirror, "tables": mirror.tables, "clusters": clusters, "topics": topics}
-
-
-def _wave_problems(config: MigrationConfig) -> list[str]:
-    names = [wave.name for wave in config.waves]
-    return [f"waves: the name {name} occurs twice" for name in sorted(set(names)) if names.count(name) > 1]

@@ -229,7 +229,9 @@ def compare(
     differences = list(_still_open(target_bootstrap, topics))
     translated = 0
     empty = History.of(())
-    for topic_partition in sorted(source.keys() | _in_source_names(target, topics)):
+    source_names = {target_topic: topic for topic, target_topic in topics.items()}
+    at_target = {TopicPartition(source_names[copy.topic], copy.partition) for copy in target}
+    for topic_partition in sorted(source.keys() | at_target):
         source_history, target_history = (
             source.get(topic_partition, empty),
             target.get(TopicPartition(topics[topic_partition.topic], topic_partition.partition), empty),
@@ -243,7 +245,7 @@ def compare(
             translated += len(compared.pairs)
     return Comparison(
         source_records=_count(source, {topic: topic for topic in topics}),
-        target_records=_count(target, {target_topic: topic for topic, target_topic in topics.items()}),
+        target_records=_count(target, source_names),
         translated_offsets=translated,
         differences=tuple(differences),
     )
@@ -276,11 +278,6 @@ def _still_open(bootstrap: str, topics: Mapping[str, str]) -> Iterable[Differenc
             topic_partition=topic_partition,
             detail="on the target: its high watermark is above its LSO",
         )
-
-
-def _in_source_names(target: Mapping[TopicPartition, History], topics: Mapping[str, str]) -> set[TopicPartition]:
-    names = {target_topic: topic for topic, target_topic in topics.items()}
-    return {TopicPartition(names[topic_partition.topic], topic_partition.partition) for topic_partition in target}
 
 
 def _count(histories: Mapping[TopicPartition, History], names: Mapping[str, str]) -> dict[str, int]:

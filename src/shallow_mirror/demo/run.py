@@ -107,13 +107,6 @@ def mirror_file(source_bootstrap: str, target_bootstrap: str, tables: Path) -> s
     return yaml.safe_dump(settings, sort_keys=False)
 
 
-def _wide_enough(console: Console) -> Console:
-    """Return a console. A file or a pipe has no width: tables need not be cut to a terminal's."""
-    if not console.is_terminal:
-        console.width = max(console.width, _FILE_WIDTH)
-    return console
-
-
 class _Demo:
     """The steps in their order; each announces itself."""
 
@@ -141,7 +134,11 @@ class _Demo:
             finally:
                 stop_clusters(nodes)
         is_kept = self.keep or not result.is_equal
-        summary.show(_wide_enough(Console()), result, conf=self.conf, tables=self.tables, is_kept=is_kept)
+        console = Console()
+        if not console.is_terminal:
+            # A file or a pipe has no width: tables need not be cut to a terminal's.
+            console.width = max(console.width, _FILE_WIDTH)
+        summary.show(console, result, conf=self.conf, tables=self.tables, is_kept=is_kept)
         return 0 if result.is_equal else 1
 
     def _begin(self, description: str, total: int) -> TaskID:

@@ -156,7 +156,12 @@ class CommitTranslator:
     def __init__(self, commits: Iterable[Commit], side: Side = "source") -> None:
         """`side`: whose offsets the commits are."""
         self._side: Side = side
-        self._commits: dict[SourcePartition, NDArray[np.int64]] = _by_partition(commits)
+        offsets: defaultdict[SourcePartition, set[int]] = defaultdict(set)
+        for commit in commits:
+            offsets[commit.source].add(commit.offset)
+        self._commits: dict[SourcePartition, NDArray[np.int64]] = {
+            source: np.array(sorted(of_partition), np.int64) for source, of_partition in offsets.items()
+        }
         self._topics = {source.topic for source in self._commits}
         self._covered: set[str] = set()
         self._lines: dict[SourcePartition, _Line] = {}
@@ -188,19 +193,17 @@ class CommitTranslator:
             if len(line.commits):
                 _find_nearest(line, data, self._side)
         if (part.kind == _KINDS[SegmentKind.RELEASED]).any():
-            self._add_released(line, part.of(SegmentKind.RELEASED))
+            released = part.of(SegmentKind.RELEASED)
+            line.source_end = max(line.source_end, int(released.source_end.max()))
+            line.target_end = max(line.target_end, int(released.target_end.max()))
+            spans = zip(released.source_start.tolist(), released.source_end.tolist(), released.target_start.tolist(), strict=True)
+            line.released.update({start: Released(start, end, target_start) for start, end, target_start in spans})
         if (part.kind == _KINDS[SegmentKind.QUARANTINED]).any():
             quarantined = part.of(SegmentKind.QUARANTINED)
             spans = zip(
                 quarantined.source_start.tolist(), quarantined.source_end.tolist(), quarantined.record_count.tolist(), strict=True
             )
             line.quarantined.update({start: Quarantined(start, end, count) for start, end, count in spans})
-
-    def _add_released(self, line: _Line, released: _Part) -> None:
-        line.source_end = max(line.source_end, int(released.source_end.max()))
-        line.target_end = max(line.target_end, int(released.target_end.max()))
-        spans = zip(released.source_start.tolist(), released.source_end.tolist(), released.target_start.tolist(), strict=True)
-        line.released.update({start: Released(start, end, target_start) for start, end, target_start in spans})
 
     def lines(self) -> dict[SourcePartition, Line]:
         """Return the line of every incarnation of the topics of the commits."""
@@ -358,14 +361,6 @@ def _find_nearest(line: _Line, data: _Part, side: Side) -> None:
     matched, row = matched[is_nearer], row[is_nearer]
     line.first_end[matched], line.found_in[matched] = ends[row], data.micro_batch[row]
     line.best[matched] = leads_to[row] + np.maximum(0, line.commits[matched] - starts[row])
-
-
-def _by_partition(commits: Iterable[Commit]) -> dict[SourcePartition, NDArray[np.int64]]:
-    """Return the offsets of each partition, sorted and unique."""
-    gathered: defaultdict[SourcePartition, set[int]] = defaultdict(set)
-    for commit in commits:
-        gathered[commit.source].add(commit.offset)
-    return {source: np.array(sorted(offsets), np.int64) for source, offsets in gathered.items()}
 
 
 def _by_line(rows: pa.Table, topics: set[str]) -> Iterable[tuple[SourcePartition, TargetPartition, _Part]]:

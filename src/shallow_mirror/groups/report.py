@@ -156,7 +156,9 @@ class GroupsReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        as_of = None if self.as_of is None else {name: _text(value) for name, value in asdict(self.as_of).items()}
+        as_of = None
+        if self.as_of is not None:
+            as_of = {name: None if at is None else at.isoformat() for name, at in asdict(self.as_of).items()}
         groups = [
             {
                 "group": group.name,
@@ -169,7 +171,3 @@ class GroupsReport:
         ]
         fields = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
         return {**fields, "as_of": as_of, "groups": groups}
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

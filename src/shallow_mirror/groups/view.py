@@ -56,6 +56,7 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
     for name in ("topic", "partition", "offset", "target", "to offset", "repeats", "waits for", "committed", "outcome", "reason"):
         table.add_column(name, justify="left" if name in ("topic", "target", "outcome", "reason") else "right", overflow="fold")
     for partition in partitions:
+        withheld = f"in quarantine behind it: {counted(partition.withheld, 'record')}" if partition.withheld else ""
         what = partition.step.value if partition.step.value != "none" else partition.outcome.value
         table.add_row(
             Text(partition.topic_partition.topic),
@@ -67,14 +68,9 @@ def _table(partitions: Sequence[GroupPartition]) -> Table:
             _number(partition.waits_for),
             _number(partition.has),
             what,
-            Text(_why(partition)),
+            Text("; ".join(filter(None, (partition.reason, withheld)))),
         )
     return table
-
-
-def _why(partition: GroupPartition) -> str:
-    withheld = f"in quarantine behind it: {counted(partition.withheld, 'record')}" if partition.withheld else None
-    return "; ".join(text for text in (partition.reason, withheld) if text)
 
 
 def _number(value: int | None) -> str:

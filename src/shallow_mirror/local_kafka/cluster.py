@@ -94,7 +94,10 @@ class LocalKafkaCluster:
     def _start_first(self) -> None:
         ports = iter(self._choose_ports(self._brokers * 3))
         chosen = {node_id: (next(ports), next(ports), next(ports)) for node_id in range(1, self._brokers + 1)}
-        cluster_id = self._kept_cluster_id() or new_cluster_id()
+        # A folder that was used before keeps its cluster id.
+        logs = [self._folder_of(node_id) / "data" for node_id in chosen]
+        kept_ids = (formatted_cluster_id(log) for log in logs if (log / "meta.properties").is_file())
+        cluster_id = next(kept_ids, None) or new_cluster_id()
         nodes = [self._node(node_id, chosen, cluster_id) for node_id in chosen]
         start_together(nodes)
         self.nodes = tuple(nodes)
@@ -117,11 +120,6 @@ class LocalKafkaCluster:
 
     def _folder_of(self, node_id: int) -> Path:
         return self.folder / f"node-{node_id}"
-
-    def _kept_cluster_id(self) -> str | None:
-        """Return the cluster id of a folder that was used before."""
-        logs = [self._folder_of(node_id) / "data" for node_id in range(1, self._brokers + 1)]
-        return next((formatted_cluster_id(log) for log in logs if (log / "meta.properties").is_file()), None)
 
     def stop(self) -> None:
         """Stop all nodes at the same time; kill those that cannot shut down cleanly because the others have stopped."""

@@ -161,7 +161,8 @@ def _after(wave: WaveState, row: MigrationRow) -> WaveState:
             return replace(wave, done=done, hooks=wave.hooks.reopened(row.step, list(Step)))
         case "denying":
             denied = [*wave.denied.get(wave.direction, ()), *row.detail["acls"]]
-            return replace(wave, denied={**wave.denied, wave.direction: _without_twins(denied)})
+            without_twins = [acl for number, acl in enumerate(denied) if acl not in denied[:number]]
+            return replace(wave, denied={**wave.denied, wave.direction: without_twins})
         case "admitted":
             direction = Direction(row.detail["direction"])
             return replace(wave, denied={side: acls for side, acls in wave.denied.items() if side is not direction})
@@ -187,7 +188,3 @@ def _after_step(wave: WaveState, step: Step, row: MigrationRow) -> WaveState:
         phase = Phase.MOVED if wave.direction is Direction.MOVE else Phase.RETURNED
     move = done if wave.direction is Direction.MOVE else wave.move
     return replace(wave, done=done, done_at=done_at, phase=phase, move=move)
-
-
-def _without_twins(acls: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
-    return [acl for number, acl in enumerate(acls) if acl not in acls[:number]]

@@ -31,11 +31,8 @@ def _parse_json(text: str, where: str) -> dict[str, str]:
     config = document.get("config", document)
     if not isinstance(config, dict) or any(isinstance(value, (dict, list)) for value in config.values()):
         raise ConfigError(f"{where} is no configuration of a connector: an object of names and plain values")
-    return {name: _json_text(value) for name, value in config.items() if value is not None}
-
-
-def _json_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    given = {name: value for name, value in config.items() if value is not None}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
 def _parse_properties(text: str, where: str) -> dict[str, str]:

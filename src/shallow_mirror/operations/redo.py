@@ -243,7 +243,8 @@ class _Copy:
     def run(self, deadline: Deadline) -> bool:
         """Copy the rest of the range. Return False if there is none."""
         owner, slot = self._session.owner, self._session.single_slot()
-        copied = self._position(owner)
+        name = self._request.topic_partition
+        copied = next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
         if copied is not None and copied[1].offset >= self._request.end:
             return False
         listing = self._offsets.log_ends(deadline)
@@ -315,10 +316,6 @@ class _Copy:
 
     def _log_start(self, source: SourcePartition, deadline: Deadline) -> int:
         return self._offsets.log_starts([source], deadline)[source]
-
-    def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
-        name = self._request.topic_partition
-        return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
     def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
         """Return the partition. Raises ConfigError if it does not have the range, DataLossError if it was recreated."""

@@ -59,7 +59,10 @@ class PreservedTopics:
         for are_compacted in (False, True):
             starts = [backlogs[source].start for source in empty if (source.topic in compacted) is are_compacted]
             findings += _of_first_offsets(starts, are_compacted=are_compacted)
-        return [*findings, *_of_holes(new, backlogs)]
+        if any(backlogs[source].end for source in new):
+            what = f"offsets without a record (transactions, compaction) become fillers: {_NOT_ALL_CLIENTS}"
+            findings.append(Finding(Level.DOUBT, "topics.offsets", what))
+        return findings
 
     def _of_brokers(self) -> Iterator[Finding]:
         subject = f"cluster {self._config.target.alias}"
@@ -148,12 +151,3 @@ def _of_first_offsets(starts: Sequence[int], *, are_compacted: bool) -> Iterator
             f"{size_mb:,.0f} MB and {seconds:,.0f} s, and {end}"
         )
         yield Finding(Level.DOUBT, "topics.offsets", what)
-
-
-def _of_holes(new: Sequence[SourcePartition], backlogs: Mapping[SourcePartition, OffsetRange]) -> Iterator[Finding]:
-    if any(backlogs[source].end for source in new):
-        yield Finding(
-            Level.DOUBT,
-            "topics.offsets",
-            f"offsets without a record (transactions, compaction) become fillers: {_NOT_ALL_CLIENTS}",
-        )

@@ -153,6 +153,8 @@ class TargetPlans:
         created_with = target_topic_policy.configs_of_new(of_source, is_preserved=is_preserved)
         if not is_preserved:
             created_with |= self._before_compaction(source, created_with)
+        # What a new topic has from its broker, and no mirror sets.
+        inherited = {name: self._target.defaults[name] for name in ("min.insync.replicas",) if name in self._target.defaults}
         default = self._target.defaults.get("default.replication.factor")
         bounded = target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
         return TargetPlan(
@@ -161,7 +163,7 @@ class TargetPlans:
             partition_count=partitions,
             replication_factor=bounded or (None if default is None else int(default)),
             created_with=created_with,
-            settings={**_inherited(self._target.defaults), **created_with},
+            settings={**inherited, **created_with},
         )
 
     def _before_compaction(self, source: str, created_with: Mapping[str, str]) -> dict[str, str]:
@@ -199,8 +201,3 @@ def _settings_of(
 
 def _unknown_plan(target: str, *, exists: bool = True) -> TargetPlan:
     return TargetPlan(topic=target, exists=exists, partition_count=0, replication_factor=None, settings={})
-
-
-def _inherited(defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that a new topic has from its broker, and that no mirror sets."""
-    return {name: defaults[name] for name in ("min.insync.replicas",) if name in defaults}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from shallow_mirror.checkpoints.logs import SchemaImports, UnfinishedImport
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.config import MirrorConfig, SchemaSettings
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed
 from shallow_mirror.schemas.importer import Import, ImportLog, carry_out
@@ -102,7 +102,11 @@ def copy_between(
     """Do as `copy_schemas` between two registries."""
     settings = config.schemas
     subjects = [subject for subject in source.subjects() if settings.is_included(subject)]
-    _require_subjects(subjects, settings, source)
+    if not subjects:
+        raise ConfigError(
+            f"{source.name} has no subject that schemas.include {list(settings.include)} selects: correct schemas.include or "
+            "schemas.source.url"
+        )
     of_source = read_source(source, subjects)
     of_target = read_target(target, of_source, subjects)
     plan = plan_schemas(of_source, of_target, levels=settings.compatibility)
@@ -124,14 +128,6 @@ def copy_between(
         done=done,
         after=after,
     )
-
-
-def _require_subjects(subjects: Iterable[str], settings: SchemaSettings, source: SchemaRegistry) -> None:
-    if not list(subjects):
-        raise ConfigError(
-            f"{source.name} has no subject that schemas.include {list(settings.include)} selects: correct schemas.include or "
-            "schemas.source.url"
-        )
 
 
 def _require_modes(target: SchemaRegistry, plan: SchemaPlan, contents: TargetContents) -> None:

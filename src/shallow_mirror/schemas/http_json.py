@@ -7,7 +7,6 @@ authlib, attrs and cachetools, caches what must be read again here, and hides th
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import json
 import ssl
@@ -108,7 +107,10 @@ class JsonClient:
             raise ConfigError(
                 f"{self.name}: a response is larger than {_MAX_RESPONSE_BYTES >> 20} MiB: correct {self.section}.url"
             )
-        document, is_json = _parsed(payload)
+        try:
+            document, is_json = json.loads(payload), True
+        except (ValueError, RecursionError):
+            document, is_json = None, False
         return JsonResponse(status=response.status, document=document, is_json=is_json)
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -167,9 +169,3 @@ class JsonClient:
             "REGISTRY_UNREACHABLE",
             f"cannot reach the {self.name}: {reason}. Check that it runs and that this machine reaches it ({self.section}.url)",
         )
-
-
-def _parsed(payload: bytes) -> tuple[Any, bool]:
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(payload), True
-    return None, False

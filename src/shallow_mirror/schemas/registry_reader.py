@@ -23,12 +23,14 @@ def read_target(registry: SchemaRegistry, source: RegistryContents, subjects: Se
     versions = tuple(_versions(registry, subjects))
     missing, modes = missing_versions(source, versions), _modes(registry, subjects)
     ids = sorted({version.schema_id for version in missing})
+    selected = {version.key for version in source.versions}
+    wanted = {key for version in missing for key in version.referenced_keys} - selected
     return TargetContents(
         versions=versions,
         compatibility=_levels(registry, subjects),
         modes=modes,
         ids={schema_id: schema for schema_id in ids if (schema := registry.schema(schema_id)) is not None},
-        referenced=_referenced(registry, missing, source),
+        referenced=frozenset(key for key in wanted if registry.has_version(*key)),
         modes_in_force=_modes_in_force(registry, subjects, modes),
     )
 
@@ -61,11 +63,3 @@ def _modes_in_force(registry: SchemaRegistry, subjects: Iterable[str], own: Mapp
         is_default = context_of(subject) == DEFAULT_CONTEXT
         in_force[subject] = own.get(subject) or (of_registry if is_default else registry.mode_in_force(subject) or of_registry)
     return in_force
-
-
-def _referenced(
-    registry: SchemaRegistry, missing: Iterable[SubjectVersion], source: RegistryContents
-) -> frozenset[tuple[str, int]]:
-    selected = {version.key for version in source.versions}
-    wanted = {key for version in missing for key in version.referenced_keys} - selected
-    return frozenset(key for key in wanted if registry.has_version(*key))

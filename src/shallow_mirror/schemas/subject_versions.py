@@ -36,10 +36,12 @@ class Schema:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Schema:
         """Return the schema of a response of a registry. Raises KeyError, TypeError, ValueError if it has none."""
-        references = document.get("references") or ()
+        references, text = document.get("references") or (), document["schema"]
+        if not isinstance(text, str):
+            raise TypeError(f"a schema is a text, not {type(text).__name__}")
         return cls(
             type=str(document.get("schemaType") or DEFAULT_TYPE),
-            text=_text(document["schema"]),
+            text=text,
             references=tuple(
                 SchemaReference(str(reference["name"]), str(reference["subject"]), int(reference["version"]))
                 for reference in references
@@ -123,12 +125,6 @@ def context_of(subject: str) -> str:
 def qualified(subject: str, context: str) -> str:
     """Return a referenced subject, which is in the context of its referrer unless it names one."""
     return subject if subject.startswith(":") or not context else f"{_CONTEXT_START}{context}:{subject}"
-
-
-def _text(schema: object) -> str:
-    if not isinstance(schema, str):
-        raise TypeError(f"a schema is a text, not {type(schema).__name__}")
-    return schema
 
 
 def _contract(document: Mapping[str, Any]) -> str:

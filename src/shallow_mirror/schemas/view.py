@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -29,7 +29,14 @@ def render(report: SchemaReport) -> RenderableType:
     """Return the result in sentences, and a table of all versions but those that both registries have."""
     rows = list(_rows(report))
     parts: list[RenderableType] = [Text(line) for line in _lines(report)]
-    return Group(*parts, _table(rows)) if rows else Group(*parts)
+    if not rows:
+        return Group(*parts)
+    table = Table()
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return Group(*parts, table)
 
 
 def _lines(report: SchemaReport) -> Iterator[str]:
@@ -80,12 +87,3 @@ def _rows(report: SchemaReport) -> Iterator[_Row]:
 def _row(state: str, entry: Conflict) -> _Row:
     version: SubjectVersion = entry.version
     return state, version.subject, str(version.version), str(version.id), version.schema.type, entry.reason
-
-
-def _table(rows: Iterable[_Row]) -> Table:
-    table = Table()
-    for name in _COLUMNS:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

@@ -19,7 +19,6 @@ from shallow_mirror.verify.map_index import (
     KINDS,
     QUARANTINED,
     RELEASED,
-    Bools,
     Longs,
     MapRows,
     RowProblem,
@@ -84,7 +83,9 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
     expired = _rows(table, ~is_live & leads_here & ~is_released)
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
-    keeps_offsets = _keeps_offsets(table)
+    # Written with a producer id that writers share: at the offsets of the source.
+    is_shared = pc.and_(pc.is_null(table["transactional_id"]), pc.is_valid(table["target_producer_id"]))
+    keeps_offsets = np.asarray(is_shared.to_numpy(), np.bool_)
     preserved = _rows(table, is_live & leads_here & keeps_offsets)
     was_written = np.asarray(table["target_producer_epoch"].is_valid().to_numpy(), np.bool_)
     written = _rows(table, is_live & leads_here & keeps_offsets & was_written)
@@ -105,12 +106,6 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
         is_preserved=bool(keeps_offsets.any()),
         filler_count=int((written.end - written.start)[~written.is_data].sum()),
     )
-
-
-def _keeps_offsets(table: pa.Table) -> Bools:
-    """Return which rows were written with a producer id that writers share: at the offsets of the source."""
-    is_shared = pc.and_(pc.is_null(table["transactional_id"]), pc.is_valid(table["target_producer_id"]))
-    return np.asarray(is_shared.to_numpy(), np.bool_)
 
 
 def _rows(table: pa.Table, chosen: np.ndarray) -> MapRows:

@@ -35,7 +35,10 @@ class ClientConfig:
 
         Secrets must be references if a config would travel through Spark.
         """
-        given = {canonical_name(name): _text(value) for name, value in properties.items()}
+        given = {
+            canonical_name(name): str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in properties.items()
+        }
         problems: list[str] = [f"{name}: {problem}" for name in given if (problem := name_problem(name)) is not None]
         if BOOTSTRAP not in given:
             problems.append(f"{BOOTSTRAP}: is missing")
@@ -151,10 +154,6 @@ def pem_text(value: str) -> str:
 
 def _is_secret(name: str, given: Mapping[str, str]) -> bool:
     return name in SECRET and not (name == CONFIG and has_public_config(given))
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _bootstrap_problems(servers: str) -> list[str]:

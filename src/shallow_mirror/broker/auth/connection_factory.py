@@ -48,7 +48,10 @@ class ConnectionOpener:
 
         Raises ConfigError if one side does not accept the other, or the listener has another security protocol.
         """
-        transport = self._connect(address, deadline)
+        if self._config.uses_tls:
+            transport: Transport = TlsTransport(*address, self._context(), deadline)
+        else:
+            transport = Transport(*address, deadline)
         try:
             return self._handshake(transport, address, deadline, path)
         except RetriableError as error:
@@ -60,11 +63,6 @@ class ConnectionOpener:
         except BaseException:
             transport.close()
             raise
-
-    def _connect(self, address: tuple[str, int], deadline: Deadline) -> Transport:
-        if not self._config.uses_tls:
-            return Transport(*address, deadline)
-        return TlsTransport(*address, self._context(), deadline)
 
     def _context(self) -> ssl.SSLContext:
         for pause_s in REREAD_AFTER_S:

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.client_validation import client_config, number_problems, raise_problems
@@ -38,7 +37,7 @@ from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches import Admission, Verdict, admit, index_batches
+from shallow_mirror.wire.batches import Verdict, admit, index_batches
 from shallow_mirror.wire.protocol import FetchedPartition, FetchPartition
 
 MAX_WAIT_MS = 500
@@ -101,7 +100,13 @@ class BatchConsumer:
         answer in time; the assignment before is then kept. An offset outside of the log shows at the next poll, as
         DataLossError.
         """
-        _raise_for_offsets(offsets)
+        raise_problems(
+            [
+                f"assign: {offset!r} of {topic_partition} is neither an offset nor earliest nor latest"
+                for topic_partition, offset in offsets.items()
+                if offset not in _TIMESTAMPS and not (isinstance(offset, int) and offset >= 0)
+            ]
+        )
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
         if offsets:
             self._cluster.require_partitions(offsets, deadline)
@@ -318,18 +323,7 @@ class BatchConsumer:
             self._failure = BatchRefusedError(topic_partition, first.base_offset, first.rule, first.remedy)
         behind = int(index.last_offset[:end].max(initial=position - 1)) + 1
         self._positions[topic_partition] = max(position, behind)
-        return FetchedPart(topic_partition, index, fetched.records, self._handed_out(admission, end))
-
-    def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
-        if self._isolation is IsolationLevel.READ_COMMITTED:
-            return np.flatnonzero(np.isin(admission.verdicts[:end], _VISIBLE))
-        return np.flatnonzero(admission.verdicts[:end] != Verdict.DROP_BELOW)
-
-
-def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:
-    problems = [
-        f"assign: {offset!r} of {topic_partition} is neither an offset nor earliest nor latest"
-        for topic_partition, offset in offsets.items()
-        if offset not in _TIMESTAMPS and not (isinstance(offset, int) and offset >= 0)
-    ]
-    raise_problems(problems)
+        verdicts = admission.verdicts[:end]
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        is_handed_out = np.isin(verdicts, _VISIBLE) if is_committed else verdicts != Verdict.DROP_BELOW
+        return FetchedPart(topic_partition, index, fetched.records, np.flatnonzero(is_handed_out))

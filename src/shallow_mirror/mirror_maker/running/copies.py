@@ -133,6 +133,8 @@ def copied_partitions(
         count = sum(len(rows) for rows in source.rows(partition, rest, budget))
         is_counted = not budget.is_exceeded
         compared = KEY_AND_VALUE if append_times[copy.topic] else WITHOUT_HEADERS
+        # Not more than one record: after a restart those before it may have been copied again.
+        last, copied_last = _last(source, partition, held, compared), _last(target, copy, at_target[copy], compared)
         result.append(
             CopiedPartition(
                 source=partition,
@@ -141,9 +143,7 @@ def copied_partitions(
                 log_end=held.end,
                 lag_records=count if is_counted else rest.end - rest.start,
                 is_counted=is_counted,
-                has_same_end=_have_same_end(
-                    _last(source, partition, held, compared), _last(target, copy, at_target[copy], compared)
-                ),
+                has_same_end=last is not None and last == copied_last,
             )
         )
     return result
@@ -153,11 +153,6 @@ def _last(reader: LogReader, place: TopicPartition, held: OffsetRange, compared:
     """Return the content of the last record of a log; empty: it has none. None: that is too large to be read."""
     rows = reader.rows_around(place, held, held.end, 1, 0, ByteBudget(_LAST_BYTES))
     return None if rows is None else rows[-1].content[compared] if rows else b""
-
-
-def _have_same_end(source: bytes | None, target: bytes | None) -> bool:
-    """Not more than one record: after a restart those before it may have been copied again."""
-    return source is not None and source == target
 
 
 def time_text(at_ms: int) -> str:

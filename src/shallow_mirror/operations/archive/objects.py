@@ -81,7 +81,9 @@ def find_orphans(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
         if name is not None and name.version <= recorded.version and info.name not in named:
             yield Orphan(info, is_unfinished=False)
     for info in store.list_unfinished(table.archive_id):
-        name = _name_of_unfinished(info.name)
+        # `folder/.name.01234567.unfinished` would have become `folder/name`.
+        folder, _, file = info.name.rpartition("/")
+        name = ObjectName.parse(f"{folder}/{file[1:-_UNFINISHED_TAIL]}")
         if name is not None and name.version <= recorded.version:
             yield Orphan(info, is_unfinished=True)
 
@@ -138,12 +140,6 @@ def fingerprint_of(names: Iterable[str]) -> str:
     """Return the number of objects and a sum over their names, in any order, which another set of objects has not."""
     hashes = [_hash(name) for name in names]
     return f"{len(hashes)}-{sum(hashes) % (1 << 64):016x}"
-
-
-def _name_of_unfinished(name: str) -> ObjectName | None:
-    """Return the object that a file would have become: `folder/.name.01234567.unfinished`."""
-    folder, _, file = name.rpartition("/")
-    return ObjectName.parse(f"{folder}/{file[1:-_UNFINISHED_TAIL]}")
 
 
 def _hash(name: str) -> int:

@@ -89,19 +89,13 @@ def index_batches(records: memoryview) -> BatchIndex:
         starts.append(pos)
         pos += LOG_OVERHEAD + length
     positions = np.array(starts, dtype=np.int64)
-    headers = _gather(records, positions)
+    headers = headers_anywhere(records)[positions].view(HEADER).astype(NATIVE_HEADER) if starts else np.empty(0, NATIVE_HEADER)
     return BatchIndex(positions, headers["batch_length"].astype(np.int64) + LOG_OVERHEAD, headers, stop, pos)
 
 
 def headers_anywhere(records: memoryview) -> npt.NDArray[np.void]:
     """Return the header bytes at every position of `records` that has room: a view, writable if `records` is."""
     return np.ndarray(max(len(records) - BATCH_HEADER_BYTES + 1, 0), _HEADER_BYTES, records, strides=(1,))
-
-
-def _gather(records: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    if not len(positions):
-        return np.empty(0, NATIVE_HEADER)
-    return headers_anywhere(records)[positions].view(HEADER).astype(NATIVE_HEADER)
 
 
 def has_an_end(header: Any) -> bool:

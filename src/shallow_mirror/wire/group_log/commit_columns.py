@@ -18,7 +18,7 @@ from shallow_mirror.wire.group_log.offset_commits import (
     OFFSET_COMMIT_TYPES,
     parse_committed_offset,
 )
-from shallow_mirror.wire.group_log.record_fields import Fields, RecordFields, read_fields
+from shallow_mirror.wire.group_log.record_fields import Fields, read_fields
 from shallow_mirror.wire.records.unpacked_batch import UnpackedBatch
 
 CommitRow = tuple[bytes, int, int, int, bytes | None]
@@ -87,7 +87,8 @@ def read_commits(batches: Sequence[UnpackedBatch]) -> CommitColumns:
     values: list[bytes | None] = []
     are_commits = [np.zeros(0, np.bool_)]
     for records in read_fields(batches):
-        is_commit = _is_commit(records)
+        types = _structures(records.block, records.keys.start, _TYPE)
+        is_commit = (records.keys.length >= _TYPE.itemsize) & np.isin(types, list(OFFSET_COMMIT_TYPES))
         rows = np.flatnonzero(is_commit)
         committed, with_metadata = _read_values(records.block, records.values.take(rows))
         keys += records.keys.take(rows).slices(records.block)
@@ -107,11 +108,6 @@ def read_commits(batches: Sequence[UnpackedBatch]) -> CommitColumns:
         batch_ends=counts_before[record_ends].tolist() if batches else [],
         other_count=len(counts_before) - 1 - len(keys),
     )
-
-
-def _is_commit(records: RecordFields) -> npt.NDArray[np.bool_]:
-    types = _structures(records.block, records.keys.start, _TYPE)
-    return np.asarray((records.keys.length >= _TYPE.itemsize) & np.isin(types, list(OFFSET_COMMIT_TYPES)), np.bool_)
 
 
 def _read_values(block: bytes, values: Fields) -> tuple[list[int], list[bytes | None]]:

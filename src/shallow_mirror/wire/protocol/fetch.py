@@ -175,11 +175,15 @@ def parse_partition(reader: Reader, topic: str, *, is_flexible: bool) -> Fetched
         aborted.append((producer_id, first_offset))
         if is_flexible:
             reader.tags()
-    diverging, preferred_replica = None, NO_REPLICA
+    diverging: tuple[int, int] | None = None
+    preferred_replica = NO_REPLICA
     if is_flexible:
         preferred_replica = reader.int32()
         records = reader.compact_bytes()
-        diverging = _parse_diverging(reader.tags().get(_DIVERGING_TAG))
+        tag = reader.tags().get(_DIVERGING_TAG)
+        if tag is not None:
+            epoch, end_offset = Reader(tag).unpack(_DIVERGING)
+            diverging = epoch, end_offset
     else:
         records = reader.view(max(reader.int32(), 0))
     return FetchedPartition(
@@ -193,10 +197,3 @@ def parse_partition(reader: Reader, topic: str, *, is_flexible: bool) -> Fetched
         records,
         preferred_replica,
     )
-
-
-def _parse_diverging(tag: memoryview | None) -> tuple[int, int] | None:
-    if tag is None:
-        return None
-    epoch, end_offset = Reader(tag).unpack(_DIVERGING)
-    return epoch, end_offset

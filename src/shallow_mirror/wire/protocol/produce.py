@@ -220,15 +220,19 @@ class _ResponseLayout:
     def __init__(self, frame: memoryview, positions: Sequence[int]) -> None:
         in_order = sorted(positions)
         fields, pos = [f">{_CORRELATION_BYTES}x"], _CORRELATION_BYTES
+        # 255 for the bytes that are the same in all responses of success about these partitions, and 0 for the others.
+        self._is_constant = np.full(len(frame), 255, np.uint8)
+        self._is_constant[:_CORRELATION_BYTES] = 0
         for position in in_order:
             fields.append(f"{position - pos}sqq{_LOG_START_BYTES}x")
             pos = position + _BASE_OFFSET_BYTES + _TIME_BYTES + _LOG_START_BYTES
+            self._is_constant[position:pos] = 0
         self._layout = struct.Struct("".join((*fields, f"{len(frame) - pos}s")))
         self._constants = self._layout.unpack(frame)[::3]
         self._order = [in_order.index(position) for position in positions]
         self._no_times = (_NO_APPEND_TIME_MS,) * len(positions)
         self._positions = positions
-        self._frame, self._is_constant = np.array(frame, np.uint8), _constant_bytes(len(frame), positions)
+        self._frame = np.array(frame, np.uint8)
 
     def parse(self, frame: memoryview) -> AppendedBatches | None:
         values = self._layout.unpack(frame)
@@ -253,15 +257,6 @@ class _ResponseLayout:
             if (frames[:, times_at : times_at + _TIME_BYTES] != _NO_APPEND_TIME_BYTE).any()
         ]
         return AppendedColumns([column.tolist() for column in columns], stamped)
-
-
-def _constant_bytes(frame_bytes: int, positions: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Return 255 for the bytes that are the same in all responses of success about these partitions, and 0 for the others."""
-    is_constant = np.full(frame_bytes, 255, np.uint8)
-    is_constant[:_CORRELATION_BYTES] = 0
-    for position in positions:
-        is_constant[position : position + _BASE_OFFSET_BYTES + _TIME_BYTES + _LOG_START_BYTES] = 0
-    return is_constant
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:

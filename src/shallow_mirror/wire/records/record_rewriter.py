@@ -30,7 +30,10 @@ def rewritten(
     bounds[count + 1 :: 2] = spans.tail
     bounds[-1] = spans.end[-1]
     bounds[count:] += len(heads) - first
-    strings = _strings(bounds, np.concatenate((heads, old)))
+    together = np.concatenate((heads, old))
+    strings = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(together)]
+    )
     order = np.empty(2 * count, np.int64)
     order[::2] = np.arange(count)
     order[1::2] = np.arange(count + 1, 3 * count, 2)
@@ -50,10 +53,3 @@ def _heads(spans: RecordSpans, timestamp_delta: Longs, offset_delta: Longs) -> t
     put_varints(heads, ends - number_sizes, timestamp_delta, time_sizes)
     put_varints(heads, ends - sizes + length_sizes, lengths, length_sizes)
     return heads, ends - sizes
-
-
-def _strings(bounds: Longs, together: Octets) -> pa.LargeBinaryArray:
-    """Return the byte strings that `bounds` cut `together` into."""
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(together)]
-    )

@@ -105,7 +105,9 @@ def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_byte
 
     Raises CorruptBatchError, BatchRefusedError above the bound, ConfigError if the codec's library is not installed.
     """
-    header = _header(batch, topic_partition)
+    if len(batch) < BATCH_HEADER_BYTES:
+        raise CorruptBatchError(topic_partition, -1, 0, f"{len(batch)} bytes are no record batch")
+    header = dict(zip(HEADER.names or (), _HEADER.unpack_from(batch), strict=True))
     codec = header["attributes"] & CODEC_MASK
     if codec > max(Codec):
         raise CorruptBatchError(topic_partition, header["base_offset"], 0, f"unknown compression codec {codec}")
@@ -122,12 +124,6 @@ def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_byte
             LARGER_BLOCKS,
         ) from error
     return UnpackedBatch(topic_partition, header, block)
-
-
-def _header(batch: memoryview, topic_partition: TopicPartition) -> dict[str, int]:
-    if len(batch) < BATCH_HEADER_BYTES:
-        raise CorruptBatchError(topic_partition, -1, 0, f"{len(batch)} bytes are no record batch")
-    return dict(zip(HEADER.names or (), _HEADER.unpack_from(batch), strict=True))
 
 
 def _reason(error: Exception) -> str:

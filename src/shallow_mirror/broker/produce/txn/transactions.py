@@ -204,7 +204,12 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, be
         )
     except RetriableError as error:
         # The decision of the coordinator is durable: PrepareCommit of this very epoch can only become CompleteCommit.
-        if isinstance(error, TransactionBlockedError) and commit and _is_committing(error, txn):
+        if (
+            commit
+            and isinstance(error, TransactionBlockedError)
+            and error.state == "PrepareCommit"
+            and (error.producer_id, error.producer_epoch) == (txn.producer_id, txn.producer_epoch)
+        ):
             return EndTxnAnswer.COMMITTING
         raise OutcomeUnknownError(f"EndTxn of {txn}: {error}") from error
     if response.error_code in _AMBIGUOUS:
@@ -245,11 +250,6 @@ def describe_txn(
     raise_for_code(code_of(response), "DescribeTransactions", f"DescribeTransactions of {transactional_id}", key=transactional_id)
     state = response.transaction_states[0]
     return CoordinatorState(state.transaction_state, state.producer_id, state.producer_epoch)
-
-
-def _is_committing(blocked: TransactionBlockedError, txn: SlotTxn) -> bool:
-    own_ids = (txn.producer_id, txn.producer_epoch)
-    return blocked.state == "PrepareCommit" and (blocked.producer_id, blocked.producer_epoch) == own_ids
 
 
 def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> TransactionBlockedError | None:

@@ -112,19 +112,16 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[To
     )
     code = _worst_code(response)
     if code:
-        topics, action = _topics_with_code(code, response), f"AddPartitionsToTxn of {txn}"
+        topics = sorted(
+            topic.name
+            for topic in response.results_by_topic_v3_and_below
+            if any(partition.partition_error_code == code for partition in topic.results_by_partition)
+        )
+        action = f"AddPartitionsToTxn of {txn}"
         if code == TOPIC_AUTHORIZATION_FAILED:
             forbidden = refusal(code, "AddPartitionsToTxn", topic=", ".join(topics))
             raise TopicAccessError(f"{action}: the target answered {forbidden}", topics)
         raise_for_code(code, "AddPartitionsToTxn", f"{action}: {', '.join(topics)}", key=txn.transactional_id)
-
-
-def _topics_with_code(code: int, response: Any) -> list[str]:
-    return sorted(
-        topic.name
-        for topic in response.results_by_topic_v3_and_below
-        if any(partition.partition_error_code == code for partition in topic.results_by_partition)
-    )
 
 
 def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
