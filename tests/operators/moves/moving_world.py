@@ -378,6 +378,12 @@ class MovingWorld:
     def put_newest_back(self, mirror: str) -> None:
         """Put the newest tables of a mirror in their place, unless they are there."""
         service = self._service(mirror)
+        if (
+            service.newest is not None
+            and service.exchanged_under is None
+            and not _lacks(self.copied_tables(service), service.newest)
+        ):
+            service.newest = None  # the copy that was put back had everything, and the mirror has continued from it
         if service.newest is not None:
             self._note_divergence(service)
             self.put_back(service, service.newest)
@@ -506,6 +512,10 @@ class MovingWorld:
                     and write["start"] <= record.offset < write["end"]
                 }
         return frozenset(found)
+
+
+def _lacks(copy: TablesCopy, newest: TablesCopy) -> bool:
+    return any(len(copy.tables.get(name, ())) < len(newest.tables.get(name, ())) for name in ("offset_map", "controls"))
 
 
 def _rows(copy: TablesCopy) -> int:

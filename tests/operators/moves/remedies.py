@@ -174,11 +174,14 @@ def nothing(_commands: Commands, _error: MirrorError, _chance: random.Random) ->
 
 
 def read_something(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
-    """Let groups without committed offsets read."""
+    """Let groups without committed offsets read. As consumers do, they commit their positions in empty partitions as well."""
     application = commands.world.application
     for site in application.sites:
+        cluster = commands.world.clusters[site.side]
         for group in site.groups:
             application.poll(site, site.side, group, 1)
+            for topic in application.topics(site, site.side) if not cluster.group_offsets(group) else ():
+                cluster.commit_group(group, topic, 0, cluster.bounds(topic, 0)[0])
     commands.world.let(20)
     return "let the groups read"
 
@@ -217,6 +220,19 @@ def delete_offsets(commands: Commands, error: MirrorError, _chance: random.Rando
     if not commands.operator.delete_offsets(str(error)):
         raise FindingError(f"no offset is named: {error}")
     return "kafka-consumer-groups.sh --delete-offsets"
+
+
+def reset_offsets(commands: Commands, error: MirrorError, _chance: random.Random) -> str:
+    """Set groups to the first record of the partitions that an error names, as `kafka-consumer-groups.sh --reset-offsets`."""
+    application = commands.world.application
+    for group, offsets, side in re.findall(r"group (\S+) has committed (offset .+?) at (\w+): no record has that", str(error)):
+        site = next(site for site in application.sites if group in site.groups)
+        application.stop_consumers(site)
+        for topic, partition in re.findall(r"of (\S+)-(\d+), whose log ends at", offsets):
+            start = commands.world.clusters[side].bounds(topic, int(partition))[0]
+            application.reset(group, side, topic, int(partition), start)
+        application.start_consumers(site, side)
+    return "kafka-consumer-groups.sh --reset-offsets"
 
 
 def leave_given_up(commands: Commands, error: MirrorError, chance: random.Random) -> str:
@@ -293,6 +309,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "only west has what was moved: exclude it in", exclude_lost_topics),
     (ConfigError, "matches no topic of", leave_deleted),
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
+    (ConfigError, "kafka-consumer-groups.sh --reset-offsets", reset_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
     (ConfigError, "`shallow-mirror resume` continues the copy", resume),
     (ConfigError, "yet: run it until `shallow-mirror status", run_mirror),
