@@ -18,7 +18,7 @@ from tests.support.guarded_clusters import ANNA, PASSWORD, Guarded, client, guar
 from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.migration import Options, Phase, WaitsForOutsideError, abort, read_state, roll_back, run_migration
+from shallow_mirror.migration import Options, Phase, WaitsForOutsideError, abort, read_state, roll_back, run_migration, view
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(400)]
 
@@ -63,6 +63,10 @@ def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
     guarded_pair: Guarded, anna_writes: str, tmp_path: Path
 ) -> None:
     topic, group = anna_writes, f"{anna_writes}.group"
+
+    def denied_line(side: str, end: str) -> str:
+        return f"  Deny ACLs at the {side}: WRITE of {topic} by User:{ANNA}: {end}"
+
     writers = {"stop": "deny", "principals": [f"User:{ANNA}"], "quiet": "1 second"}
     with (
         scene(tmp_path, guarded_pair, [topic], [group], writers=writers, reverse={"start": "conductor"}) as made,
@@ -80,20 +84,29 @@ def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
         with pytest.raises(WaitsForOutsideError):
             _until_denied(made, operator, guarded_pair, topic)
         assert write_as_anna(guarded_pair.source, topic, "denied") == "TOPIC_AUTHORIZATION_FAILED"
+        assert denied_line("source", "`migrate abort` deletes them") in status_lines(made)
         abort(made.files(), operator, options)
         assert read_state(made.files()).waves["all"].phase is Phase.AT_SOURCE
         assert denies(guarded_pair.source, topic) == []
+        assert not any("Deny" in line for line in status_lines(made))
         write_when_permitted(guarded_pair.source, topic, "3")
 
         assert run_migration(made.files(), operator, options).waves["all"].phase is Phase.MOVED
         assert write_as_anna(guarded_pair.source, topic, "late") == "TOPIC_AUTHORIZATION_FAILED"
+        assert denied_line("source", "a rollback deletes them") in status_lines(made)
         write_when_permitted(guarded_pair.target, topic, "4")
         assert consume(guarded_pair.target.bootstrap, group, topic, 1, 1) == ["2"]
         assert roll_back(made.files(), operator, options=options).waves["all"].phase is Phase.RETURNED
         assert denies(guarded_pair.source, topic) == []
         assert len(denies(guarded_pair.target, topic)) == 1
+        left = denied_line("target", "no command deletes them, `kafka-acls.sh --remove` does")
+        assert left in status_lines(made)
         write_when_permitted(guarded_pair.source, topic, "5")
         assert consume(guarded_pair.source.bootstrap, group, topic, 1) == ["3", "4", "5"]
+
+
+def status_lines(made: Scene) -> list[str]:
+    return view.state_text(read_state(made.files()), "m").splitlines()
 
 
 def _until_denied(made: Scene, operator: Operator, guarded_pair: Guarded, topic: str) -> None:

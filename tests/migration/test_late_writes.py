@@ -180,10 +180,11 @@ def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_ch
     ended = Copies(fails_at=1)
     with pytest.raises(RetriableError):
         settle_late_writes(files, Said(), Choice.CARRY, copy=ended)
-    at_source(monkeypatch, FIRST, LateWrite(topic_partition=ORDERS, start=30, end=50, record_count=20), THIRD)
+    at_source(monkeypatch, FIRST, SECOND, LateWrite(topic_partition=ORDERS, start=35, end=50, record_count=15))
     copies = Copies()
     settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
-    assert [(made.start, made.end, made.target_topic) for _, made in copies.made] == [(20, 25, "orders"), (30, 35, "orders")]
+    begun, came = [(20, 25, "orders"), (30, 35, "orders")], (35, 50, "__late-writes.orders")
+    assert [(made.start, made.end, made.target_topic) for _, made in copies.made] == [*begun, came]
 
 
 @pytest.mark.slow
@@ -280,6 +281,40 @@ def printed(capsys: pytest.CaptureFixture[str], files: MigrationFiles, *options:
 
 
 @pytest.mark.slow
+def test_the_command_names_what_came_while_it_copied_and_ends_with_1(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_source(monkeypatch, FIRST)
+    copies = Copies()
+
+    def copy(config: MirrorConfig, request: RedoRequest, **_: Any) -> RedoResult:
+        at_source(monkeypatch, FIRST, THIRD)
+        return copies(config, request)
+
+    monkeypatch.setattr(late_settling, "redo", copy)
+    code, output, _ = printed(capsys, files, "--carry")
+    came = "wave all: orders-0 offsets 40 to 44 (5 records): came meanwhile, and is not copied: run the command again"
+    assert (code, output.splitlines()) == (1, ["wave all: 1 range copied to orders at west", came])
+    assert printed(capsys, files, "--carry")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_range_whose_copy_was_killed_is_named_with_the_command_that_continues_it(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    with pytest.raises(RetriableError):
+        settle_late_writes(files, Said(), Choice.QUARANTINE, copy=Copies(fails_at=0))
+    at_source(monkeypatch, FIRST, SECOND, THIRD)
+    code, output, _ = printed(capsys, files)
+    lines = output.splitlines()
+    assert code == 1
+    assert [line.split(": ")[1] for line in lines] == [str(FIRST), str(SECOND), str(THIRD)]
+    assert lines[0].endswith("--wave all --quarantine` continues it")
+    assert "no mirror copies that" in lines[2]
+
+
+@pytest.mark.slow
 def test_the_command_says_what_was_lost_and_ends_with_1(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,32 +399,6 @@ def test_what_was_lost_of_a_late_write_is_told_from_what_was_copied(
     write = LateWrite(topic_partition=ORDERS, start=20, end=35, record_count=15)
     pieces = parted(write, [OffsetRange(*gap) for gap in lost], count)
     assert [[(each.start, each.end, each.record_count) for each in part] for part in pieces] == [copied_pieces, lost_pieces]
-
-
-@pytest.mark.slow
-def test_no_late_writes_are_settled_while_the_reverse_mirror_has_older_tables(
-    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own copies, which older tables do not have, would count as late writes, and be copied back."""
-    at_source(monkeypatch, FIRST)
-    asked: list[str] = []
-
-    def older_tables(reverse: MirrorConfig, _spark: Any) -> OlderTablesError:
-        asked.append(reverse.mirror)
-        return OlderTablesError("run 1 micro-batch 3", "reverse-0 has committed micro-batch 5", 8)
-
-    has_map = SimpleNamespace(offset_map=SimpleNamespace(snapshot=lambda: 1))
-    with monkeypatch.context() as patch:
-        patch.setattr(recover, "older_tables", older_tables)
-        patch.setattr(late_settling, "TableStorage", lambda _location: has_map)
-        copies = Copies()
-        with pytest.raises(OlderTablesError, match="tables are older than the target"):
-            settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
-    assert (asked, copies.made) == (["reverse"], [])
-    assert read_state(files).waves["all"].settling == ()
-    assert [write for settled in settle_late_writes(files, Said(), Choice.CARRY, copy=copies) for write in settled.writes] == [
-        FIRST
-    ]
 
 
 @pytest.mark.slow

@@ -162,6 +162,7 @@ def late_writes(
         Options,
         lost_sentence,
         read_late_writes,
+        read_state,
         require_wave,
         settle_late_writes,
         view,
@@ -184,6 +185,7 @@ def late_writes(
     with interruptible(CONTINUES), view.Printed(_ANSWERS.format("late-writes")) as printed:
         choice = Choice.CARRY if carries else Choice.QUARANTINE
         settled = settle_late_writes(files, printed, choice, wave, Options(takes_over=takes_over))
+        late = read_late_writes(files, read_state(files))
     for each in settled:
         if each.writes:
             print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
@@ -191,7 +193,9 @@ def late_writes(
             print(f"wave {each.wave}: {lost_sentence(write, each.left)}")
     if not settled:
         print("no late writes")
-    if any(each.lost for each in settled):
+    left = [f"wave {name}: {line}" for name in late if wave in (None, name) for line in view.left_lines(late[name])]
+    print("\n".join(left), end="\n" if left else "")
+    if left or any(each.lost for each in settled):
         raise typer.Exit(EXIT_REFUSED)
 
 

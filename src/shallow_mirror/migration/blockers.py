@@ -244,7 +244,8 @@ def _control_problems(passage: Passage) -> Iterator[str]:
         )
     paused = sorted(topics & controls.paused.keys())
     if paused:
-        yield f"{named(paused)} {'is' if len(paused) == 1 else 'are'} paused: `shallow-mirror resume` continues the copy"
+        command = f"shallow-mirror resume {passage.mirror_file} {' '.join(paused)}"
+        yield f"{named(paused)} {'is' if len(paused) == 1 else 'are'} paused: `{command}` continues the copy"
 
 
 def _group_problems(passage: Passage) -> Iterator[str]:

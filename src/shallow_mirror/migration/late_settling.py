@@ -26,7 +26,7 @@ from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirr
 from shallow_mirror.migration.observations import named
 from shallow_mirror.migration.sentences import lost_sentence
 from shallow_mirror.migration.session import Options, owned, read_newest_state, require_sole, require_wave
-from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, WaveState, state_of
+from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, MigrationState, WaveState, state_of
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import source_ids
 from shallow_mirror.operations.recover import require_newest_tables
@@ -79,8 +79,25 @@ def settle_late_writes(
     """
     state = read_newest_state(files)
     require_wave(files, state, wave)
-    require_sole(state.conductor, options)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
+    settled = _settle(files, state, reports, choice, chosen, options, copy)
+    # What came since a command began that was killed is not among its ranges.
+    if any(state.waves[name].settling for name in chosen):
+        settled += _settle(files, read_newest_state(files), reports, choice, chosen, options, copy)
+    return settled
+
+
+def _settle(
+    files: MigrationFiles,
+    state: MigrationState,
+    reports: Reports,
+    choice: Choice,
+    chosen: Sequence[str],
+    options: Options,
+    copy: Copy,
+) -> list[Settled]:
+    """Finish what was begun of the waves `chosen`, and settle what is found of the others."""
+    require_sole(state.conductor, options)
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
     found = {name: _late_writes(files, state.waves[name]) for name in chosen if name not in unfinished}
     if not unfinished and not any(found.values()):
@@ -118,23 +135,14 @@ def settle_late_writes(
 
 def _late_writes(files: MigrationFiles, wave: WaveState) -> list[LateWrite]:
     """Return the late writes by tables of the reverse mirror that are the newest before and after. Raises OlderTablesError."""
-    settings, reverse = files.wave(wave.name), files.reverses.get(wave.name)
-    if not find_late_writes(files, settings, wave):
-        return []
+    settings = files.wave(wave.name)
     # Older tables may be put back in place at any time: what they had shown must not be copied.
-    _require_newest_tables(reverse)
-    writes = find_late_writes(files, settings, wave)
-    _require_newest_tables(reverse)
-    return writes
+    return find_late_writes(files, settings, wave) and find_late_writes(files, settings, wave)
 
 
-def _require_newest_tables(mirror: MirrorConfig | None) -> None:
-    """Raise OlderTablesError where a mirror has older tables.
-
-    The own copies of the reverse mirror would count as late writes. Those of the mirror that copies have the maps of what was
-    copied of late writes before.
-    """
-    if mirror is not None and TableStorage(mirror.table_location).offset_map.snapshot() is not None:
+def _require_newest_tables(mirror: MirrorConfig) -> None:
+    """Raise OlderTablesError where the mirror that copies has older tables: they have the maps of what was copied before."""
+    if TableStorage(mirror.table_location).offset_map.snapshot() is not None:
         require_newest_tables(mirror)
 
 

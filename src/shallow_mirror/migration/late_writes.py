@@ -28,6 +28,7 @@ from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.topic_ids import created_again, source_ids
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, TopicPartition
 
@@ -135,7 +136,8 @@ def parted(
 def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveState) -> list[LateWrite]:
     """Return those that are not settled.
 
-    Raises OlderTablesError where the map of the reverse mirror is missing; RetriableError, ConfigError, OutcomeUnknownError.
+    Raises OlderTablesError where the tables of the reverse mirror are older, or its map is missing; RetriableError, ConfigError,
+    OutcomeUnknownError.
     """
     passed = Passed.of(wave)
     if passed is None:
@@ -168,7 +170,10 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         for name, offsets in sorted(ranges.items())
         for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
     ]
-    found = read_records(mirror.source.client, gaps) if gaps else ()
+    found = list(read_records(mirror.source.client, gaps)) if gaps else []
+    # Copies of the reverse mirror that older tables do not have were read as late writes.
+    if found and reverse is not None and TableStorage(reverse.table_location).offset_map.snapshot() is not None:
+        require_newest_tables(reverse)
     return [replace(write, topic_id=again.get(write.topic_partition.topic, "")) for write in found]
 
 

@@ -308,8 +308,8 @@ class Passage:
             raise ConfigError(
                 f"the tables of mirror {self.files.mirror.mirror} are older than the move: {name} was copied up to offset "
                 f"{end:,}, and they have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or "
-                f"prefix of `tables`). If they are lost, `migrate abort`, take the groups of wave {self.wave.name} out of the "
-                f"file, and reset them at {self.other_alias} yourself"
+                f"prefix of `tables`). If they are lost, take the groups of wave {self.wave.name} out of the file (while the "
+                f"rollback is under way, `migrate abort` before), and reset them at {self.other_alias} yourself"
             )
 
     def missing_denies(self) -> list[Acl]:

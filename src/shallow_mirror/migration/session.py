@@ -284,7 +284,8 @@ def _require_ready(
     of_wave = state.waves[wave.name]
     if of_wave.is_under_way:
         if of_wave.fingerprint != files.fingerprint:
-            what, instead = ("migration", ", or `migrate abort` first") if options.command is None else ("failover", "")
+            what = "migration" if options.command is None else "failover"
+            instead = ", or `migrate abort` first" if options.command is None and of_wave.can_abort else ""
             raise ConfigError(
                 f"the {what} file, or a mirror file that it names, was changed while wave {wave.name} is under way "
                 f"(fingerprint {of_wave.fingerprint} became {files.fingerprint}): undo the change{instead}"

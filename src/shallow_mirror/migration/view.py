@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +11,7 @@ from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_settling import Choice
-from shallow_mirror.migration.late_writes import copied_late_writes, copying_mirror, lost_late_writes
+from shallow_mirror.migration.late_writes import LateWrite, copied_late_writes, copying_mirror, lost_late_writes
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
 from shallow_mirror.migration.sentences import late_writes_command, lost_sentence
 from shallow_mirror.migration.session import LateWrites, read_late_writes
@@ -22,6 +22,7 @@ from shallow_mirror.progress import Spoken
 
 NO_LATE_WRITES: Mapping[str, LateWrites] = {}
 NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
+_DENIED_AT = {Direction.MOVE: "source", Direction.ROLLBACK: "target"}
 _SETTLED = {Choice.CARRY.value: "carried to the other cluster", Choice.QUARANTINE.value: "copied to topics of their own"}
 
 
@@ -111,12 +112,28 @@ def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequenc
         if (waiting := wave.waiting) is not None:
             since = datetime.fromtimestamp(waiting["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
             lines.append(f"    waits since {since}: {waiting['for']} ({waiting['seen']})")
+        lines += [f"  {line}" for line in _denied_lines(wave)]
         lines += [f"  late writes: {line}" for line in late.get(wave.name, ())]
     lines += [
         f"rehearsal {rehearsal['prefix']}: running or killed; `migrate rehearse` or `migrate abort` deletes what is left of it"
         for rehearsal in state.rehearsals
     ]
     return "\n".join(lines)
+
+
+def _denied_lines(wave: WaveState) -> Iterator[str]:
+    """Yield a line for each cluster where Deny ACLs of `writers.stop: deny` are in force."""
+    for direction, acls in wave.denied.items():
+        if not acls:
+            continue
+        if direction is wave.direction and wave.can_abort:
+            end = "`migrate abort` deletes them"
+        elif direction is Direction.MOVE:
+            end = "a rollback deletes them"
+        else:
+            end = "no command deletes them, `kafka-acls.sh --remove` does"
+        topics, principals = (", ".join(sorted({acl[field] for acl in acls})) for field in ("topic", "principal"))
+        yield f"Deny ACLs at the {_DENIED_AT[direction]}: WRITE of {topics} by {principals}: {end}"
 
 
 def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
@@ -127,10 +144,28 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
         for done in state.waves[name].late_writes:
             lines += [f"{write}: {_SETTLED[done['choice']]}" for write in copied_late_writes(done)]
             lines += [lost_sentence(write, _left_alias(files, name, done)) for write in lost_late_writes(done)]
-        command = f"no mirror copies that: `{late_writes_command(files.config, name)} --carry`, or `--quarantine`"
-        lines += [f"{write}: {command}" for write in of_wave.writes]
-        found[name] = [*lines, *([] if of_wave.problem is None else [f"unknown: {of_wave.problem}"])]
+        command = late_writes_command(files.config, name)
+        begun = {LateWrite.of(write): done["choice"] for done in state.waves[name].settling for write in done["writes"]}
+        lines += [
+            f"{write}: a command has begun to copy that, and has not ended: `{command} --{choice}` continues it"
+            for write, choice in begun.items()
+        ]
+        lines += [
+            f"{write}: no mirror copies that: `{command} --carry`, or `--quarantine`"
+            for write in of_wave.writes
+            if write not in begun
+        ]
+        found[name] = [*lines, *_unknown(of_wave)]
     return found
+
+
+def left_lines(late: LateWrites) -> list[str]:
+    """Return a line for each late write that came while a command settled those before."""
+    return [*(f"{write}: came meanwhile, and is not copied: run the command again" for write in late.writes), *_unknown(late)]
+
+
+def _unknown(late: LateWrites) -> list[str]:
+    return [] if late.problem is None else [f"unknown: {late.problem}"]
 
 
 def _left_alias(files: MigrationFiles, wave: str, settled: Mapping[str, Any]) -> str:
@@ -165,6 +200,7 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
                 "next_step": None if wave.next_step is None else wave.next_step.step.value,
                 "waiting": None if wave.waiting is None else dict(wave.waiting),
                 "hooks": [{"hook": name, "is_done": name in wave.hooks.done} for name in wave.hooks.names],
+                "denied": {_DENIED_AT[direction]: list(acls) for direction, acls in wave.denied.items()},
                 **_late_document(wave, late.get(wave.name, LateWrites())),
                 "done": [
                     {"step": step.value, "at": wave.done_at[step].isoformat(), **detail} for step, detail in wave.done.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -411,8 +411,7 @@ class MovingWorld:
         newest, and there is none any more that has all.
         """
         tables = self.table_folders.at(service.config.tables).tables
-        counts = [tables[name][-1].rows.num_rows if tables.get(name) else 0 for name in ("offset_map", "controls")]
-        return counts[0], counts[1]
+        return _count(tables, "offset_map"), _count(tables, "controls")
 
     # --- commands ---
 
@@ -515,7 +514,12 @@ class MovingWorld:
 
 
 def _lacks(copy: TablesCopy, newest: TablesCopy) -> bool:
-    return any(len(copy.tables.get(name, ())) < len(newest.tables.get(name, ())) for name in ("offset_map", "controls"))
+    return any(_count(copy.tables, name) < _count(newest.tables, name) for name in ("offset_map", "controls"))
+
+
+def _count(tables: Mapping[str, Versions], name: str) -> int:
+    """Return the rows of a table: a start with older tables adds a version, but no row."""
+    return tables[name][-1].rows.num_rows if tables.get(name) else 0
 
 
 def _rows(copy: TablesCopy) -> int:

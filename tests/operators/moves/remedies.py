@@ -311,7 +311,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "kafka-consumer-groups.sh --delete-offsets", delete_offsets),
     (ConfigError, "kafka-consumer-groups.sh --reset-offsets", reset_offsets),
     (ConfigError, "appeared at west after the move", exclude_later_topics),
-    (ConfigError, "`shallow-mirror resume` continues the copy", resume),
+    (ConfigError, "` continues the copy", resume),
     (ConfigError, "yet: run it until `shallow-mirror status", run_mirror),
     (ConfigError, "has to copy exactly the topics of the wave", exclude_deleted_topics),
     (ConfigError, "a move needs topics that only the mirror has written to", leave_wave),

@@ -9,7 +9,7 @@ from tests.operators.moves.actions import Conduct, CreateTopic, Let, PutBackTabl
 from tests.operators.moves.commands import Commands, Kill, Meanwhile
 from tests.operators.moves.moving_world import FORWARD, MovingWorld, Setting, TablesCopy
 from tests.operators.moves.scripts import Script, perform
-from tests.operators.moves.surroundings import opened_world
+from tests.operators.moves.surroundings import moved_world, opened_world
 
 from shallow_mirror.errors import MirrorError, OlderTablesError
 from shallow_mirror.migration import read_late_writes
@@ -147,6 +147,27 @@ def test_what_the_reverse_mirror_has_copied_are_no_late_writes_where_its_tables_
         backward.is_wanted = True
         world.start(backward)
         world.come_to_rest()
+        assert world.check() == []
+
+
+def test_older_tables_of_the_reverse_mirror_do_not_make_its_copies_late_writes(tmp_path: Path) -> None:
+    with moved_world(tmp_path / "world", SETTING) as world:
+        commands, backward = Commands(world), world.services["back-ab.yaml"]
+        older = world.copied_tables(backward)
+        world.let(20)
+        backward.is_wanted = False
+        world.kill(backward)
+        newest = world.copied_tables(backward)
+        world.put_back(backward, older)
+        for command in ("carry", "rollback"):
+            refused = commands.perform(command)
+            assert isinstance(refused, OlderTablesError), refused
+        (late,) = read_late_writes(world.files, world.state()).values()
+        assert "the tables are older than the target" in str(late.problem)
+        world.put_back(backward, newest)
+        backward.is_wanted = True
+        world.start(backward)
+        assert commands.perform("rollback") is None
         assert world.check() == []
 
 
