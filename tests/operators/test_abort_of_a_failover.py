@@ -300,7 +300,7 @@ def test_groups_in_which_mirrors_note_something_come_back_with_no_topic(failed_o
         assert noted <= client.listed().keys()
         assert {commit.group for commit in committed_offsets(client, [*noted, "billing"])} == {"billing"}
     with closing(failover_effects.FailoverEffects(failed_over.files, SilentReports(), Options())) as effects:
-        assert effects.groups_of(["a"]) == ["billing"]
+        assert effects.way_back.groups_of(["a"]) == ["billing"]
 
 
 def test_an_abort_that_is_killed_behind_its_row_is_noted_by_the_next_one(

@@ -47,12 +47,16 @@ class FakeClusters:
 
 
 class FakeFailover:
-    """`Effects`, each of which may be killed before and after what it does."""
+    """`Effects` and `WayBackEffects`, each of which may be killed before and after what it does."""
 
     source_alias, target_alias, back_file, starts_back = "east", "west", "back.yaml", True
 
     def __init__(self, world: FakeClusters, kill: Kill) -> None:
         self._world, self._kill = world, kill
+
+    @property
+    def way_back(self) -> FakeFailover:
+        return self
 
     def topics(self) -> list[str]:
         return ["orders"]

@@ -48,9 +48,7 @@ class Effects(Protocol):
     @property
     def target_alias(self) -> str: ...
     @property
-    def back_file(self) -> str | None: ...
-    @property
-    def starts_back(self) -> bool: ...
+    def way_back(self) -> WayBackEffects: ...
     def topics(self) -> list[str]: ...
     def problems(self) -> list[str]: ...
     def fence(self) -> Detail: ...
@@ -58,6 +56,17 @@ class Effects(Protocol):
     def move_groups(self) -> Detail: ...
     def release(self, state: FailoverState, /, *, despite_groups: bool) -> list[str]: ...
     def count_losses(self, state: FailoverState, /) -> Detail: ...
+
+
+class WayBackEffects(Protocol):
+    """What it sees and does on the way back; `WayBack` does it."""
+
+    @property
+    def source_alias(self) -> str: ...
+    @property
+    def back_file(self) -> str | None: ...
+    @property
+    def starts_back(self) -> bool: ...
     def back_problems(self, state: FailoverState, /) -> list[str]: ...
     def active_groups(self) -> list[str]: ...
     def open_at_source(self, state: FailoverState, /) -> list[str]: ...
@@ -216,7 +225,7 @@ class FailoverConductor:
             raise ConfigError(problems)
 
     def _check_back(self, state: FailoverState) -> Detail:
-        effects = self._effects
+        effects = self._effects.way_back
         self._require_none(self._retried(lambda: effects.back_problems(state)))
         # Members that died with the cluster are in its groups until their session timeouts.
         while active := self._retried(effects.active_groups):
@@ -226,7 +235,7 @@ class FailoverConductor:
         return {"topics": dict(self._retried(lambda: effects.topic_ids(state)))}
 
     def _keep(self, state: FailoverState) -> Detail:
-        effects = self._effects
+        effects = self._effects.way_back
         while is_open := self._retried(lambda: effects.open_at_source(state)):
             self._waiting.for_progress(f"transactions at {effects.source_alias} to end", named(is_open), SLOW_POLL_S)
         # Before the logs are read: a topic that is created again in between is not deleted by its new id.
@@ -258,13 +267,13 @@ class FailoverConductor:
 
         `ids`: of the topics; others of the same names are left out.
         """
-        new = self._retried(lambda: self._effects.diverged(state, ids))
+        new = self._retried(lambda: self._effects.way_back.diverged(state, ids))
         if new:
             self._append(KEEPING, detail={"writes": [write.document() for write in new]})
         return bool(new)
 
     def _delete(self, state: FailoverState) -> Detail | Step:
-        effects, ids = self._effects, state.done[Step.KEEP]["topics"]
+        effects, ids = self._effects.way_back, state.done[Step.KEEP]["topics"]
         if self._note_diverged(state, ids):
             self._reports.says(f"{self._way}: records were written to {effects.source_alias} meanwhile: they are kept as well")
             return Step.KEEP
@@ -273,7 +282,7 @@ class FailoverConductor:
 
     def _is_replaced(self, state: FailoverState, topics: Sequence[str]) -> bool:
         """Return whether another mirror back is named than the one that has begun to fill. What followed that is taken back."""
-        effects, former = self._effects, state.filling
+        effects, former = self._effects.way_back, state.filling
         if former is None or former["mirror"] == effects.back()["mirror"]:
             return False
         self._require_none(self._retried(lambda: effects.replacing_problems(state, topics)))
@@ -288,7 +297,7 @@ class FailoverConductor:
         return True
 
     def _hand_back(self, state: FailoverState) -> Detail | Step:
-        effects, topics = self._effects, sorted(state.done[Step.KEEP]["topics"])
+        effects, topics = self._effects.way_back, sorted(state.done[Step.KEEP]["topics"])
         if self._is_replaced(state, topics):
             return Step.KEEP
         if state.filling is None and not self._retried(lambda: effects.unfilled(topics)):
@@ -297,7 +306,7 @@ class FailoverConductor:
 
     def _fill(self, state: FailoverState) -> Detail | Step:
         """Wait until the mirror back has copied what the target held. The rest, the migration waits for."""
-        effects, topics, started = self._effects, sorted(state.done[Step.KEEP]["topics"]), None
+        effects, topics, started = self._effects.way_back, sorted(state.done[Step.KEEP]["topics"]), None
         if self._is_replaced(state, topics):
             return Step.KEEP
         if state.filling is None:

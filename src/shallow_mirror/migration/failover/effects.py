@@ -1,68 +1,55 @@
-"""Driver: effects and observations of a fail-over: the target, the tables of the mirror, and the source once it has returned."""
+"""Driver: effects and observations of a fail-over: the target, and the tables of the mirror."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from shallow_mirror.access import open_topics
-from shallow_mirror.broker import Cluster, delete_topic_by_id
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs import positions_as_of
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
-from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverFiles
-from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.deadline import Deadline, request_deadline
-from shallow_mirror.errors import ConfigError, CopiesDifferError, MirrorError, RetriableError
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step as GroupStep
-from shallow_mirror.groups.sync_once import REQUEST_S, sync_groups
-from shallow_mirror.groups.sync_plan import GroupOffsets, committed_offsets
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration.conductor_ports import Detail
 from shallow_mirror.migration.failover.abort import group_problems, moved_digests, source_problems, target_problems
 from shallow_mirror.migration.failover.conductor import Reports
-from shallow_mirror.migration.failover.divergence import Divergence
 from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, losses_of, to_count
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.hooks.hook_call import unready
-from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import LogEnds, MirrorRun, named, open_partitions
-from shallow_mirror.migration.passage import commit_id, run_of
+from shallow_mirror.migration.observations import named, open_partitions
+from shallow_mirror.migration.passage import run_of
 from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups, missing_to_change_acls
-from shallow_mirror.migration.reverse_mirror import reverse_positions
-from shallow_mirror.migration.sentences import release_sentences
-from shallow_mirror.migration.session import Options, abort, read_newest_state, run_migration
-from shallow_mirror.migration.state import Phase, WaveState
-from shallow_mirror.migration.steps import Step as MigrationStep
-from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
+from shallow_mirror.migration.session import Options
 from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.operations.recover import inspect, older_tables, require_newest_tables
 from shallow_mirror.sinks.kafka import NewestControl, transactional_id
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
+from shallow_mirror.types import SourcePartition, TopicPartition
 
 PROBE_MS = 3_000
 """After which a source that has not answered counts as gone."""
 FENCE_MS = 120_000
-_GONE_MS = 30_000
-_WAVE = "back"
 
 
 @dataclass(slots=True)
 class FailoverEffects:
-    """Effects are idempotent: after a crash each may be called again. Nothing before `back_problems` needs the source.
+    """Effects are idempotent: after a crash each may be called again. None but those of `way_back` need the source.
 
     Raises RetriableError if a cluster does not answer, OutcomeUnknownError if a table does not, ConfigError if an operator has to
     act.
@@ -75,10 +62,11 @@ class FailoverEffects:
     """Fail over although the source answers."""
     _target: Cluster = field(init=False)
     _source_answered: bool | None = field(default=None, init=False)
-    _ends_to_fill: LogEnds | None = field(default=None, init=False)
+    way_back: WayBack = field(init=False)
 
     def __post_init__(self) -> None:
         self._target = Cluster(self.files.mirror.target.client)
+        self.way_back = WayBack(self.files, self.reports, self.options, self._target)
 
     def close(self) -> None:
         self._target.close()
@@ -90,14 +78,6 @@ class FailoverEffects:
     @property
     def target_alias(self) -> str:
         return self.files.mirror.target.alias
-
-    @property
-    def back_file(self) -> str | None:
-        return self.files.config.back.mirror
-
-    @property
-    def starts_back(self) -> bool:
-        return self.files.config.back.start == "conductor"
 
     @property
     def _storage(self) -> TableStorage:
@@ -336,270 +316,6 @@ class FailoverEffects:
             counter.add(rows)
         losses = losses_of(report, counter.counts, ends, None if fenced["seen_at_ms"] is None else seen)
         return {"groups": {name: [loss.document() for loss in found] for name, found in losses.items()}}
-
-    def back_problems(self, state: FailoverState) -> list[str]:
-        """Return everything that is in the way of the way back, and that waiting does not change."""
-        files, back = self.files, self.files.back
-        if back is None:
-            return [f"{files.config.path}: back.mirror: is not set: name the mirror file that fills the old topics again"]
-        mirror, problems = files.mirror, list[str]()
-        with closing(Cluster(mirror.source.client)) as source:
-            found_id = reach(source, mirror.source_cluster_name, request_deadline()).cluster_id
-        known_id = OffsetMap.open(self._storage, mirror=mirror.mirror).source_cluster_id
-        if found_id != known_id:
-            return [
-                f"{mirror.source_cluster_name} is another cluster (id {found_id}) than the one that failed ({known_id}): mirror "
-                "everything into it as into a new one, and move there with `shallow-mirror migrate`"
-            ]
-        topics = sorted(self.topic_ids(state))
-        if not topics:
-            problems.append(f"{mirror.source_cluster_name} has none of the topics: run the mirror back, and `migrate`")
-        problems += _selection_problems(back, topics)
-        taken = sorted(files.kept_topic(topic) for topic in topics if files.kept_topic(topic) in topics)
-        if taken:
-            problems.append(f"back.kept: {named(taken)} is a mirrored topic: give another name")
-        problems += unready([*files.config.hooks, *files.config.back.hooks])
-        if reverse_positions(back):
-            problems.append(
-                f"mirror {back.mirror} has run before the old topics were deleted: give it another mirror id and other tables"
-            )
-        return problems
-
-    def active_groups(self) -> list[str]:
-        """Return the groups that have members at the source."""
-        mirror, wanted = self.files.mirror, self.files.config.groups
-        with closing(GroupClient(mirror.source.client, mirror.source_cluster_name)) as groups:
-            listed = groups.listed().values()
-        return sorted(group.name for group in listed if wanted.is_included(group.name) and not group.is_free)
-
-    def _divergence(self) -> Divergence:
-        return Divergence(self.files)
-
-    def _mirrored(self, state: FailoverState) -> dict[str, tuple[str, dict[TopicPartition, OffsetRange]]]:
-        mirrored: dict[str, tuple[str, dict[TopicPartition, OffsetRange]]] = {}
-        for row in state.done[Step.FENCE]["partitions"]:
-            _, ranges = mirrored.setdefault(row["topic"], (row["topic_id"], {}))
-            ranges[TopicPartition(row["topic"], row["partition"])] = OffsetRange(row["start"], row["end"])
-        return mirrored
-
-    def open_at_source(self, state: FailoverState) -> list[str]:
-        return self._divergence().open_partitions(sorted(self.topic_ids(state)))
-
-    def topic_ids(self, state: FailoverState) -> dict[str, str]:
-        return self._divergence().topic_ids(self._mirrored(state))
-
-    def diverged(self, state: FailoverState, ids: Mapping[str, str]) -> list[LateWrite]:
-        now = self.topic_ids(state)
-        same = {topic: topic_id for topic, topic_id in ids.items() if now.get(topic) == topic_id}
-        mirrored = self._mirrored(state) | self._filled(state, same)
-        return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping])
-
-    def _filled(self, state: FailoverState, ids: Mapping[str, str]) -> dict[str, tuple[str, dict[TopicPartition, OffsetRange]]]:
-        """Return what mirrors back have copied into those of the topics `ids` that they created. The target has all of it."""
-        filled: dict[str, tuple[str, dict[TopicPartition, OffsetRange]]] = {}
-        for former in state.filled_by:
-            for position in _positions_of(self._mirror_back(former)).values():
-                name, topic_id = position.target.topic_partition, position.target.topic_id
-                if ids.get(name.topic) == topic_id:
-                    _, ranges = filled.setdefault(name.topic, (topic_id, {}))
-                    ranges[name] = OffsetRange(0, position.offset)  # offsets are preserved
-        return filled
-
-    def keep(self, write: LateWrite) -> Detail:
-        return self._divergence().keep(write)
-
-    def compare_kept(self, writes: Sequence[LateWrite]) -> list[str]:
-        return self._divergence().compare(writes)
-
-    def delete_topics(self, ids: Mapping[str, str]) -> None:
-        """Delete these topics at the source, and wait until their names are free. Topics that have these names by now stay."""
-        mirror = self.files.mirror
-        deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
-        with closing(Cluster(mirror.source.client)) as source:
-            reach(source, mirror.source_cluster_name, deadline)
-            for name, topic_id in ids.items():
-                delete_topic_by_id(source, name, topic_id, deadline)
-            while left := [
-                name
-                for name, topic in source.metadata(list(ids), deadline).topics.items()
-                if topic.error_code == 0 and topic.topic_id == ids[name]
-            ]:
-                if deadline.is_over():
-                    raise RetriableError("DEADLINE", f"{mirror.source_cluster_name} still has {named(left)}")
-                self.options.clock.sleep(0.1)
-
-    def back(self) -> Detail:
-        """Return which mirror fills the topics, for a row."""
-        assert self.files.back is not None, "the check asks for it"
-        return {"mirror": self.files.back.mirror, "tables": self.files.back.tables}
-
-    def _mirror_back(self, noted: Mapping[str, Any]) -> MirrorConfig:
-        """Return the settings of a mirror back that a row names: those of the present one, with its id and tables."""
-        assert self.files.back is not None, "the check asks for it"
-        return self.files.back.model_copy(update={"mirror": noted["mirror"], "tables": noted["tables"]})
-
-    def replacing_problems(self, state: FailoverState, topics: Sequence[str]) -> list[str]:
-        """Return why the mirror back cannot take the place of the one that has begun to fill the topics."""
-        back, former = self.files.back, state.filling
-        assert back is not None, "the check asks for it"
-        assert former is not None, "nothing is replaced"
-        wave = self._wave(topics)
-        if wave.phase is Phase.MOVED or (wave.is_under_way and not wave.can_abort):
-            return [
-                f"{self.files.config.path}: back.mirror: is {back.mirror} now, but {former['mirror']} has filled the topics, and "
-                f"their writers may be at {self.source_alias} already: undo that change"
-            ]
-        problems = _selection_problems(back, topics)
-        if _positions_of(back):
-            problems.append(f"mirror {back.mirror} has run already: give it another mirror id and other tables")
-        return problems
-
-    def run_of_replaced(self, former: Detail) -> MirrorRun | None:
-        return run_of(self._mirror_back(former))
-
-    def take_back(self, former: Detail, topics: Sequence[str]) -> None:
-        """Abort the wave that was begun with a mirror back that is replaced, unless none is under way."""
-        wave = self._wave(topics)
-        if not wave.is_under_way:
-            return
-        files = self._migration(topics, self.groups_of(topics))
-        if wave.next_step is not None and wave.next_step.step is MigrationStep.COMMIT_GROUPS:
-            commits = GroupOffsets(files.mirror, timeout_s=REQUEST_S, transactional_id=commit_id(former["mirror"]))
-            with closing(commits) as groups:
-                groups.other.begin_commits()  # takes back what a conductor has prepared that was killed
-        abort(files, self.reports, self._migration_options, is_replaced=True)
-        for sentence in release_sentences(files.wave(wave.name), self.target_alias):
-            self.reports.says(f"{wave.name}: NOW: {sentence}")
-
-    def filling_problems(self, topics: Sequence[str]) -> list[str]:
-        """Return why the mirror back will never have filled the topics."""
-        back = self.files.back
-        assert back is not None, "the check asks for it"
-        known = copied_ids(back) if _positions_of(back) else {}
-        with closing(Cluster(back.target.client)) as source:
-            reach(source, back.target_cluster_name, request_deadline())
-            lost = sorted(lost_topics(source, {topic: topic for topic in topics if topic in known}, known))
-        if not lost:
-            excluded = [topic for topic in topics if not back.topics.is_included(topic)]
-            return [f"{_not_copied(back, excluded)}: let it copy them, and restart it"] if excluded else []
-        were, them = ("was", "it") if len(lost) == 1 else ("were", "them")
-        return [
-            f"{named(lost)} {were} deleted at {self.source_alias} since mirror {back.mirror} has begun to fill {them}: it copies "
-            f"nothing of {them} any more. {self.target_alias} has every record. Stop that mirror, write another mirror id, other "
-            f"tables and another checkpoint into {self.back_file}, exclude no topic, and run `{self._command}` again: what it "
-            "has filled is deleted, and filled again by the other one"
-        ]
-
-    def prepare_back(self, topics: Sequence[str]) -> None:
-        """Let the mirror back write to the topics: the mirror that copied them in the other direction has ended for good."""
-        back = self.files.back
-        assert back is not None, "the check asks for it"
-        controls = Controls.open(TableStorage.to_write(back.table_location, back.tables_writer))
-        if new := [topic for topic in topics if topic not in controls.read().received]:
-            controls.add("receive", new)
-
-    def back_run(self) -> MirrorRun | None:
-        assert self.files.back is not None, "the check asks for it"
-        return run_of(self.files.back)
-
-    def start_back(self) -> str:
-        assert self.back_file is not None, "the check asks for it"
-        return str(self.options.launch(self.back_file, Path(f"{self.back_file}.log"), ()))
-
-    def unfilled(self, topics: Sequence[str]) -> list[str]:
-        """Return the partitions that the mirror back has not copied up to where they ended at the first look."""
-        assert self.files.back is not None, "the check asks for it"
-        if self._ends_to_fill is None:
-            self._ends_to_fill = list_log_ends(self._target, topics, request_deadline())
-        positions = reverse_positions(self.files.back)
-        return sorted(str(name) for name, log in self._ends_to_fill.items() if positions.get(name, -1) < log.stable)
-
-    def groups_of(self, topics: Sequence[str]) -> list[str]:
-        """Return the groups that have offsets of these topics at the target, and come back with them."""
-        mirror, wanted = self.files.mirror, self.files.config.groups
-        with closing(GroupClient(mirror.target.client, mirror.target_cluster_name)) as groups:
-            names = [name for name in sorted(groups.listed()) if wanted.is_included(name)]
-            committed = committed_offsets(groups, names)
-        return sorted({commit.group for commit in committed if commit.topic_partition.topic in topics})
-
-    def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
-        """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call."""
-        self._require_filled(topics)
-        try:
-            state = run_migration(self._migration(topics, groups), self.reports, self._migration_options)
-        except (ConfigError, CopiesDifferError) as error:
-            # The migration names what a wave of several topics can do.
-            self._require_filled(topics, error)
-            raise
-        wave = state.waves[_WAVE]
-        if wave.phase is not Phase.MOVED:
-            raise ConfigError(f"the wave back is {wave.phase}")
-        moved = wave.done[MigrationStep.REPORT]
-        return {"writers_stopped_s": moved["writers_stopped_s"], "records": moved["records_verified"], "groups": moved["groups"]}
-
-    def _require_filled(self, topics: Sequence[str], cause: Exception | None = None) -> None:
-        """Raise ConfigError if the mirror back will never have filled the topics, unless they are in use already."""
-        wave = self._wave(topics)
-        if not (wave.phase is Phase.AT_SOURCE or wave.can_abort):
-            return
-        if problems := self.filling_problems(topics):
-            raise ConfigError(problems) from cause
-
-    def _wave(self, topics: Sequence[str]) -> WaveState:
-        return read_newest_state(self._migration(topics, ())).waves[_WAVE]
-
-    @property
-    def _command(self) -> str:
-        return f"shallow-mirror failover back {shlex.quote(self.files.config.path)}"
-
-    @property
-    def _migration_options(self) -> Options:
-        hooks = {hook.name for hook in self.files.config.back.hooks}
-        return replace(self.options, skipped_hooks=self.options.skipped_hooks & hooks, command=self._command)
-
-    def _migration(self, topics: Sequence[str], groups: Sequence[str]) -> MigrationFiles:
-        """Return the migration of the last step."""
-        config = self.files.config
-        document = {
-            "migration": f"{config.failover}-back",
-            "mirror": config.back.mirror,
-            "waves": [
-                {
-                    "name": _WAVE,
-                    "topics": [re.escape(topic) for topic in topics],
-                    "groups": [re.escape(group) for group in groups],
-                }
-            ],
-            "writers": config.writers.model_dump(mode="json"),
-            "hooks": [hook.model_dump(mode="json") for hook in config.back.hooks],
-            "tables": f"{config.tables}/back",
-            "storage": config.storage.model_dump(mode="json"),
-        }
-        return MigrationFiles(MigrationConfig.from_document(document, folder=Path(config.path).parent, path=config.path))
-
-
-def _positions_of(mirror: MirrorConfig) -> dict[SourcePartition, Position]:
-    """Return the positions of a mirror; none before it has a map."""
-    storage = TableStorage(mirror.table_location)
-    if storage.offset_map.snapshot() is None:
-        return {}
-    return OffsetMap.open(storage, mirror=mirror.mirror).positions()
-
-
-def _selection_problems(back: MirrorConfig, topics: Collection[str]) -> list[str]:
-    """Return topics that the mirror back does not copy, or not with their offsets."""
-    excluded = [topic for topic in topics if not back.topics.is_included(topic)]
-    problems = [_not_copied(back, excluded)] if excluded else []
-    moved = [topic for topic in topics if not back.topics.is_preserved(topic)]
-    if moved:
-        problems.append(
-            f'mirror {back.mirror} does not preserve the offsets of {named(moved)}: write offsets: {{".*": preserved}}'
-        )
-    return problems
-
-
-def _not_copied(back: MirrorConfig, topics: Collection[str]) -> str:
-    return f"mirror {back.mirror} does not copy {named(topics)} (topics.include, topics.exclude)"
 
 
 def _commit_nearest(client: GroupClient, group: Group) -> tuple[Group, int]:

@@ -108,7 +108,7 @@ def _perform(
     options.require_hooks([*config.hooks, *config.back.hooks])
     require_sole(state.conductor, options)
     if way not in state.begun_at:
-        problems = effects.problems() if way is Way.OUT else effects.back_problems(state)
+        problems = effects.problems() if way is Way.OUT else effects.way_back.back_problems(state)
         if problems:
             raise ConfigError(problems)
     with _conducted(files, effects, reports, options, way) as conductor:
@@ -204,7 +204,7 @@ def plan_failover(files: FailoverFiles) -> FailoverPlan:
             return replace(plan, problems=problems, groups=groups)
         if not answers or Step.DELETE in state.done:
             return plan
-        problems = effects.back_problems(state) if Way.BACK not in state.begun_at else []
+        problems = effects.way_back.back_problems(state) if Way.BACK not in state.begun_at else []
         # Ranges whose copies were begun count until they are kept and compared.
         unkept = state if Step.KEEP in state.done else replace(state, keeping=())
-        return replace(plan, problems=problems, diverged=effects.diverged(unkept, effects.topic_ids(state)))
+        return replace(plan, problems=problems, diverged=effects.way_back.diverged(unkept, effects.way_back.topic_ids(state)))
