@@ -50,6 +50,7 @@ def gather(settings: MirrorConfig, monkeypatch: pytest.MonkeyPatch, view: Source
     if view is not None:
         monkeypatch.setattr(status, "query_source", lambda *_: view)
         monkeypatch.setattr(status, "query_target", lambda _: None)
+        monkeypatch.setattr(status, "older_tables", lambda *_, **__: None)
     return status.gather_status(settings, now_ms=lambda: NOW_MS)
 
 

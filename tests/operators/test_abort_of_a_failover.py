@@ -15,6 +15,7 @@ from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
 from tests.support.acl_stores import FakeStore
 
+from shallow_mirror import cli
 from shallow_mirror.access import read_only, read_only_sync
 from shallow_mirror.access.write_denies import write_deny
 from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
@@ -22,7 +23,7 @@ from shallow_mirror.checkpoints.logs.runs import log_problem
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
-from shallow_mirror.errors import ConfigError, OlderTablesError
+from shallow_mirror.errors import ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_plan import committed_offsets
 from shallow_mirror.migration import Options
@@ -37,6 +38,7 @@ from shallow_mirror.migration.failover import (
     read_failover,
     view,
 )
+from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import owned_log
 from shallow_mirror.sinks.kafka import NewestControl
 
@@ -238,6 +240,44 @@ def test_an_older_table_of_the_fail_over_is_refused_by_every_command(failed_over
     table.put_back(newest)
     assert failed_over.fail_over().phase == "failed over"
     assert failed_over.world.controls().read().failed_over
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_an_older_table_of_the_fail_over_is_not_shown_as_its_state(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_emptied: bool
+) -> None:
+    table = failed_over.world.table_folders.at(str(failed_over.files.config.tables))
+    older = {} if is_emptied else table.copy()
+    failed_over.abort()
+    newest = table.copy()
+    file = Path(str(failed_over.files.config.tables)).parent / "failover.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{failover: f, mirror: mirror.yaml, tables: failover}")
+
+    def shown() -> int:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(("failover", "status", str(file)))
+        return int(ended.value.code or 0)
+
+    def unanswered(_: object) -> None:
+        raise RetriableError("DEADLINE", "gave up")
+
+    table.put_back(older)
+    assert shown() == 2
+    output = capsys.readouterr()
+    assert "the table of f is older than the target: its newest row is " in output.err
+    assert output.out == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(NewestRow, "_read", unanswered)
+        assert shown() == 0
+    output = capsys.readouterr()
+    assert output.out.startswith(f"fail-over f: {'at the source' if is_emptied else 'failed over'}; ")
+    assert "whether the table of f is the newest is not known: DEADLINE: gave up" in output.err
+    table.put_back(newest)
+    assert shown() == 0
+    output = capsys.readouterr()
+    assert "an earlier fail-over was aborted at" in output.out
+    assert output.err == ""
 
 
 def test_an_abort_with_tables_of_before_the_fail_over_is_refused(failed_over: FailedOver) -> None:

@@ -52,12 +52,14 @@ def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:
         waiting_for="the source",
         waiting_since_ms=0,
         target_problem="gone",
+        older_tables="the tables are older than the target",
         quarantined_batches=3,
         groups=groups,
     )
     text = page(replace(made, status=status))
     assert "The mirror waits since 1970-01-01 00:00:00 for: the source" in text
     assert "The target does not answer: gone" in text
+    assert "What follows is not the newest state, and its lag is wrong: the tables are older than the target" in text
     assert "In quarantine: 3 batches" in text
     assert "Consumer groups: a fail-over without the source repeats about 40 records" in text
 

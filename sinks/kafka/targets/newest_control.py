@@ -19,7 +19,7 @@ from shallow_mirror.broker import Cluster, ConsumerGroups, write_group_note
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints.logs.topics import ControlRow, TopicControls, older_controls
 from shallow_mirror.checkpoints.tables import RepeatedWarnings
-from shallow_mirror.deadline import REQUEST_MS, request_deadline
+from shallow_mirror.deadline import REQUEST_MS, Deadline, request_deadline
 from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX
 
@@ -89,14 +89,14 @@ class NewestControl:
     def group(self) -> str:
         return f"{self._mirror}-controls"
 
-    def require_in(self, read: Callable[[], TopicControls]) -> TopicControls:
+    def require_in(self, read: Callable[[], TopicControls], deadline: Deadline | None = None) -> TopicControls:
         """Return what `read` returns. Raise OlderTablesError if the target has a note of a row that is not in it.
 
-        Where the user may not read notes, that is logged. Raises RetriableError.
+        Where the user may not read notes, that is logged. `deadline`: by default that of a request. Raises RetriableError.
         """
         notes = list[ControlNote]()
         try:
-            notes = self._read()[0]
+            notes = self._read(deadline)[0]
         except ConfigError as error:
             self._warn(error)
         controls = read()  # behind the note: a row that was added meanwhile may be noted, and is among these
@@ -153,9 +153,9 @@ class NewestControl:
         known = str(ControlNote.newest(self._map_id, rows))
         raise older_controls(known, f"consumer group {self.group} on the target notes {noted}")
 
-    def _read(self) -> tuple[list[ControlNote], set[str]]:
+    def _read(self, deadline: Deadline | None = None) -> tuple[list[ControlNote], set[str]]:
         """Return the notes, and the topics where they are or the mirror is registered."""
-        deadline = request_deadline()
+        deadline = deadline or request_deadline()
         with closing(Cluster(self._client)) as cluster:
             groups = ConsumerGroups(cluster, "target")
             offsets = groups.committed(self.group, deadline)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shallow_mirror.commands.file_kinds import load_failover
-from shallow_mirror.commands.migrate import CONTINUES, NoWait, SkipHook, TakeOver, conducted, options_of
+from shallow_mirror.commands.migrate import CONTINUES, NoWait, SkipHook, TakeOver, conducted, newest, options_of
 from shallow_mirror.commands.options import EXIT_LEFT, EXIT_REFUSED, AsJson
 from shallow_mirror.commands.sessions import interruptible
 from shallow_mirror.progress import Spoken
@@ -110,11 +110,13 @@ def abort(
 
 @failover.command("status")
 def status(file: File, as_json: AsJson = False) -> None:
-    """Show every step that was done, and by group what is repeated or missing at most. Asks no cluster."""
-    from shallow_mirror.migration.failover import read_failover, view
+    """Show every step that was done, and by group what is repeated or missing at most. The source is not asked for anything."""
+    from shallow_mirror.migration.failover import read_failover, read_newest_failover, view
 
     files = load_failover(file, "failover status")
-    view.show_state(read_failover(files), files, as_json=as_json)
+    with Spoken("failover status: waits for the target and the tables to answer"):
+        state = newest(files.config.failover, lambda: read_newest_failover(files), lambda: read_failover(files))
+        view.show_state(state, files, as_json=as_json)
 
 
 def _conduct(files: FailoverFiles, conduct: Callable[[], FailoverState], printed: Printed, as_json: bool) -> None:

@@ -200,14 +200,21 @@ def late_writes(
 
 
 def _newest_state(files: MigrationFiles) -> MigrationState:
-    """Return the state. Raises ConfigError where the table is an older copy; that a target does not tell is printed."""
     from shallow_mirror.migration import read_newest_state, read_state
 
+    return newest(files.config.migration, lambda: read_newest_state(files), lambda: read_state(files))
+
+
+def newest(name: str, read_newest: Callable[[], State], read: Callable[[], State]) -> State:
+    """Return the state of a migration or fail-over. Raises ConfigError where the table is an older copy.
+
+    That a target does not tell is printed.
+    """
     try:
-        return read_newest_state(files)
+        return read_newest()
     except RetriableError as error:
-        print(f"whether the table of {files.config.migration} is the newest is not known: {error}", file=sys.stderr, flush=True)
-        return read_state(files)
+        print(f"whether the table of {name} is the newest is not known: {error}", file=sys.stderr, flush=True)
+        return read()
 
 
 def options_of(takes_over: bool, skip_hook: Sequence[str] | None, **others: Any) -> Options:

@@ -26,7 +26,7 @@ def status(
 ) -> None:
     """Show positions, lag in offsets and ms, the last micro-batches, the run, and what the mirror waits for.
 
-    Partitions that are left out, behind or paused come first.
+    Partitions that are left out, behind or paused come first. Tables that are older than the target are reported.
     """
     from shallow_mirror.operations import status_view
     from shallow_mirror.operations.status import StatusReport, gather_status

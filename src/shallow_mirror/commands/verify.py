@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
 from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import interruptible, session_for
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, OlderTablesError, RetriableError
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig
@@ -38,7 +40,7 @@ def verify(
 ) -> None:
     """Read both clusters through the offset map and report every difference (exit code 1).
 
-    Of a restore file: read the archive and the target cluster.
+    Of a restore file: read the archive and the target cluster. Differences because of older tables are exit code 4.
     """
     from rich.console import Console
 
@@ -73,10 +75,24 @@ def verify(
                 spark=spark,
                 on_stopped=keep,
             )
+        if not report.is_equal and (older := _older_tables(config, spark)) is not None:
+            keep(replace(report, stopped_by=f"{type(older).__name__}: {older}"))
+            raise older
         keep(report)
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _older_tables(config: MirrorConfig | RestoreConfig, spark: Any) -> OlderTablesError | None:
+    """Return why the tables are older than the target: then it has records that they do not name. Prints if that is not known."""
+    from shallow_mirror.operations.recover import older_tables
+
+    try:
+        return older_tables(config, spark)
+    except (ConfigError, RetriableError) as error:
+        print(f"whether the tables are the newest is not known: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _keeper(

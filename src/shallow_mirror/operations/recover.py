@@ -145,20 +145,23 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
         return tuple(_report(target, decided, rows, offset_map.map_id, deadline) for decided in decided_txns(rows))
 
 
-def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> OlderTablesError | None:
+def older_tables(
+    config: MirrorConfig | RestoreConfig, spark: Any = None, *, patience_ms: float | None = None
+) -> OlderTablesError | None:
     """Return the target's evidence of decisions or commands that the tables lack; None if they have all. Raises as `inspect`.
 
     A run may decide meanwhile: tables are older only where they are still the same after the target's evidence was read.
+    `patience_ms`: for all responses of the target.
     """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
-    deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
+    deadline = Deadline.after_ms(INSPECT_MS if patience_ms is None else patience_ms, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
         while (recorded := offset_map.recorded()) is not None:
             offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
             names = transactional_ids(config.mirror, recorded.highest_slot + 1)
             try:
                 require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
-                _require_newest_controls(config, offset_map.map_id, spark)
+                _require_newest_controls(config, offset_map.map_id, spark, None if patience_ms is None else deadline)
                 return None
             except OlderTablesError as older:
                 offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
@@ -173,10 +176,10 @@ def require_newest_tables(config: MirrorConfig | RestoreConfig, spark: Any = Non
         raise older
 
 
-def _require_newest_controls(config: MirrorConfig | RestoreConfig, map_id: str, spark: Any) -> None:
+def _require_newest_controls(config: MirrorConfig | RestoreConfig, map_id: str, spark: Any, deadline: Deadline | None) -> None:
     if isinstance(config, MirrorConfig):
         controls = Controls.open(TableStorage(config.table_location, spark))
-        NewestControl(config.target.client, config.mirror, map_id).require_in(controls.read)
+        NewestControl(config.target.client, config.mirror, map_id).require_in(controls.read, deadline)
 
 
 def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError, spark: Any = None) -> None:

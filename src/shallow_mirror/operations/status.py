@@ -28,7 +28,8 @@ from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, Tabl
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.restore_changes import accepted_changes, refused_changes
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.streaming.planning import LeftOutPartition, planner_state, read_left_out
 from shallow_mirror.streaming.runs import paused_topics
 from shallow_mirror.streaming.watch import (
@@ -116,6 +117,10 @@ class StatusReport:
     partitions: tuple[PartitionStatus, ...]
     target_problem: str | None = None
     """Why nothing can be written now."""
+    older_tables: str | None = None
+    """What the target knows that the tables lack: what they say is not the newest state, and lags are wrong."""
+    older_tables_unknown: str | None = None
+    """Why the target could not tell that, although it answers."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     quarantined_batches: int = 0
     """In quarantine now, as `quarantined_bytes`."""
@@ -146,6 +151,15 @@ class StatusReport:
     """Target topics of a restore from which nothing is deleted before `restore --lift-retention`."""
     changed_settings: tuple[str, ...] = ()
     """Differences of a restore file to that of the first start."""
+
+    @property
+    def older_sentence(self) -> str | None:
+        """Return why the report is not the newest state, or why that is not known; None if it is."""
+        if self.older_tables is not None:
+            return f"what follows is not the newest state, and its lag is wrong: {self.older_tables}"
+        if self.older_tables_unknown is not None:
+            return f"whether the tables are the newest is not known: {self.older_tables_unknown}"
+        return None
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -202,6 +216,8 @@ def gather_status(
         assert isinstance(config, MirrorConfig)
         view = query_source(config, positions, copied_until_ms)
     at_ms = now_ms()
+    target_problem = query_target(config)
+    older, older_unknown = _older_tables(config, spark) if target_problem is None else (None, None)
     is_waiting = planned is not None and not (run is not None and run.is_over)
     start = _current_start(start, run, planned)
     is_running = run is not None and not run.is_over
@@ -216,7 +232,9 @@ def gather_status(
         planned_at_ms=None if planned is None else planned.at_ms,
         micro_batches=micro_batches,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
-        target_problem=query_target(config),
+        target_problem=target_problem,
+        older_tables=older,
+        older_tables_unknown=older_unknown,
         paused_retention=() if restore is None else restore.paused_retention,
         changed_settings=() if restore is None else restore.changed_settings,
         open_transactions=view.open_transactions,
@@ -254,6 +272,15 @@ def gather_status(
         ),
         problems=() if recorded is None else _open_problems(tables, recorded.run_epoch, names),
     )
+
+
+def _older_tables(config: MirrorConfig | RestoreConfig, spark: Any) -> tuple[str | None, str | None]:
+    """Return what the target knows that the tables lack, and why that is not known."""
+    try:
+        older = older_tables(config, spark, patience_ms=min(PATIENCE_MS, config.target.client.request_timeout_ms))
+    except (ConfigError, RetriableError) as error:
+        return None, str(error)
+    return None if older is None else str(older), None
 
 
 def _open_problems(tables: BestEffortTables, run_epoch: int, names: Mapping[str, int]) -> tuple[CountedProblem, ...]:

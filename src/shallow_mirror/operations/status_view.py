@@ -68,7 +68,10 @@ def watch(
 
 def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
     kind = "restore" if report.is_restore else "mirror"
-    lines = [f"{kind} {report.mirror}, {time_of(report.at_ms)}", run_line(report.run), _lag_line(report)]
+    lines = [f"{kind} {report.mirror}, {time_of(report.at_ms)}"]
+    if report.older_sentence is not None:
+        lines.append(report.older_sentence)
+    lines += [run_line(report.run), _lag_line(report)]
     if report.source_problem is not None:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:

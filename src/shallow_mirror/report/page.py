@@ -92,6 +92,8 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval], verificatio
     lines = [] if status.run is None else [_run_sentence(status.run)]
     if status.run is None:
         lines.append("No run yet.")
+    if (older := status.older_sentence) is not None:
+        lines.append(f"{older[:1].upper()}{older[1:]}")
     if status.source_problem is not None:
         lines.append(f"The source does not answer: {status.source_problem}")
     if status.target_problem is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,19 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     shutil.rmtree(settings.checkpoint)
     with pytest.raises(OlderTablesError):
         catch_up(settings, spark)
-    for arguments in (["recover", str(conf)], ["preflight", str(conf)], ["groups", str(conf), "--apply"]):
+    for arguments, code in (
+        (["recover", str(conf)], 4),
+        (["preflight", str(conf)], 1),
+        (["groups", str(conf), "--apply"], 4),
+        (["status", str(conf)], 0),
+        (["verify", str(conf)], 4),
+    ):
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
         output = capsys.readouterr()
-        assert ended.value.code
+        assert (ended.value.code or 0) == code
         assert "the tables are older than the target" in output.out + output.err
+        assert "not in map" not in output.out
     assert read_values(target, topic_name) == ["1", "2", "3"]
 
     with pytest.raises(SystemExit) as ended:
@@ -71,6 +79,10 @@ def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
     catch_up(settings, spark)
     put_back(before)
     capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main(["status", str(conf), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert f"-controls on the target notes row 2 (resume of {topic_name}, " in document["older_tables"]
     with pytest.raises(OlderTablesError, match=rf"-controls on the target notes row 2 \(resume of {topic_name}, "):
         catch_up(settings, spark)
     with pytest.raises(SystemExit) as ended:

@@ -405,6 +405,7 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     reporter.on_end("stopped", None)
     monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
     monkeypatch.setattr(status, "query_target", lambda _: None)
+    monkeypatch.setattr(status, "older_tables", lambda *_, **__: None)
     actual = status.gather_status(settings)
     (document,) = actual.document()["problems"]
     assert (document["kind"], document["occurrences"], document["topic"]) == ("retriable", 2, None)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         fail_over as fail_over,
         plan_failover as plan_failover,
         read_failover as read_failover,
+        read_newest_failover as read_newest_failover,
     )
     from shallow_mirror.migration.failover.state import FailoverState as FailoverState
     from shallow_mirror.migration.failover.steps import Step as Step, Way as Way
