@@ -393,9 +393,15 @@ class MovingWorld:
     def keep_newest(self, service: Service) -> None:
         """Keep a copy of the tables, unless those in place are older ones."""
         self._note_divergence(service)
+        if service.newest is None or self._is_newest(service, service.newest):
+            service.newest = self.copied_tables(service)
+
+    def _is_newest(self, service: Service, kept: TablesCopy) -> bool:
+        """Return whether the tables in place have everything of the ones that were kept. Note where neither has."""
         current = self.copied_tables(service)
-        if service.newest is None or _rows(current) > _rows(service.newest):
-            service.newest = current
+        is_newest = not _lacks(current, kept)
+        self.has_diverged = self.has_diverged or (not is_newest and _lacks(kept, current))
+        return is_newest
 
     def _note_divergence(self, service: Service) -> None:
         if service.exchanged_under is not None and self._written(service) != service.exchanged_at:
@@ -520,7 +526,3 @@ def _lacks(copy: TablesCopy, newest: TablesCopy) -> bool:
 def _count(tables: Mapping[str, Versions], name: str) -> int:
     """Return the rows of a table: a start with older tables adds a version, but no row."""
     return tables[name][-1].rows.num_rows if tables.get(name) else 0
-
-
-def _rows(copy: TablesCopy) -> int:
-    return len(copy.tables.get("offset_map", ()))
