@@ -70,7 +70,7 @@ def test_everything_in_the_way_is_named_before_anything_is_written(two_clusters:
                 consumer.poll(0.1)
             assert "is active at west" in refused("run")
         assert console("pause", str(made.mirror_file), topic).code == 0
-        assert "are paused" in refused("run")
+        assert f"{topic} is paused: `shallow-mirror resume " in refused("run")
         assert console("resume", str(made.mirror_file), topic).code == 0
         change(made.file, waves=[wave(f"({topic}|{other})", group)])
         assert "has to copy exactly the topics of the wave" in refused("run")
