@@ -52,7 +52,11 @@ class OffsetMap:
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()
         if snapshot is None:
-            raise ConfigError("there is no offset map where `tables` says: run the mirror once, or check `tables`")
+            of_mirror = "" if self._mirror is None else f" of mirror {self._mirror}"
+            raise ConfigError(
+                f"there is no offset map where `tables` says{of_mirror}: if it has run before, put its tables back (a folder or "
+                "volume may be missing), or correct `tables`; if not, run the mirror once"
+            )
         check_table(snapshot, {} if self._mirror is None else {PROPERTY_MIRROR: self._mirror})
         self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
         self._translators: dict[Any, Translator] = {}

@@ -65,7 +65,7 @@ def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
     topic, group = anna_writes, f"{anna_writes}.group"
 
     def denied_line(side: str, end: str) -> str:
-        return f"  Deny ACLs at the {side}: WRITE of {topic} by User:{ANNA}: {end}"
+        return f"  Deny ACLs created at the {side}: WRITE of {topic} by User:{ANNA}: {end}"
 
     writers = {"stop": "deny", "principals": [f"User:{ANNA}"], "quiet": "1 second"}
     with (

@@ -305,11 +305,13 @@ def test_a_range_whose_copy_was_killed_is_named_with_the_command_that_continues_
     at_source(monkeypatch, FIRST, SECOND)
     with pytest.raises(RetriableError):
         settle_late_writes(files, Said(), Choice.QUARANTINE, copy=Copies(fails_at=0))
-    at_source(monkeypatch, FIRST, SECOND, THIRD)
+    grown = replace(SECOND, end=THIRD.end, record_count=15)
+    at_source(monkeypatch, FIRST, grown)
     code, output, _ = printed(capsys, files)
     lines = output.splitlines()
     assert code == 1
-    assert [line.split(": ")[1] for line in lines] == [str(FIRST), str(SECOND), str(THIRD)]
+    came = replace(SECOND, start=SECOND.end, end=THIRD.end, record_count=10)
+    assert [line.split(": ")[1] for line in lines] == [str(FIRST), str(SECOND), str(came)]
     assert lines[0].endswith("--wave all --quarantine` continues it")
     assert "no mirror copies that" in lines[2]
 

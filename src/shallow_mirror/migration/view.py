@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,14 @@ from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_settling import Choice
-from shallow_mirror.migration.late_writes import LateWrite, copied_late_writes, copying_mirror, lost_late_writes
+from shallow_mirror.migration.late_writes import (
+    Copied,
+    LateWrite,
+    copied_late_writes,
+    copying_mirror,
+    gaps_of,
+    lost_late_writes,
+)
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
 from shallow_mirror.migration.sentences import late_writes_command, lost_sentence
 from shallow_mirror.migration.session import LateWrites, read_late_writes
@@ -19,6 +27,7 @@ from shallow_mirror.migration.state import MigrationState, WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import Spoken
+from shallow_mirror.types import OffsetRange
 
 NO_LATE_WRITES: Mapping[str, LateWrites] = {}
 NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
@@ -133,7 +142,7 @@ def _denied_lines(wave: WaveState) -> Iterator[str]:
         else:
             end = "no command deletes them, `kafka-acls.sh --remove` does"
         topics, principals = (", ".join(sorted({acl[field] for acl in acls})) for field in ("topic", "principal"))
-        yield f"Deny ACLs at the {_DENIED_AT[direction]}: WRITE of {topics} by {principals}: {end}"
+        yield f"Deny ACLs created at the {_DENIED_AT[direction]}: WRITE of {topics} by {principals}: {end}"
 
 
 def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
@@ -152,11 +161,23 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
         ]
         lines += [
             f"{write}: no mirror copies that: `{command} --carry`, or `--quarantine`"
-            for write in of_wave.writes
-            if write not in begun
+            for found_write in of_wave.writes
+            for write in _without(found_write, begun)
         ]
         found[name] = [*lines, *_unknown(of_wave)]
     return found
+
+
+def _without(write: LateWrite, begun: Collection[LateWrite]) -> list[LateWrite]:
+    """Return what of a late write no command has begun to copy: a log that has grown since is one range with that."""
+    own = [each for each in begun if each.topic_partition == write.topic_partition and each.end > write.start]
+    gaps = gaps_of(OffsetRange(write.start, write.end), [Copied(each.start, each.end, None) for each in own])
+    if not own or not gaps:
+        return [write] if gaps else []
+    counts = [write.record_count, *(each.record_count for each in own)]
+    known = [count for count in counts if count is not None]
+    left = known[0] - sum(known[1:]) if len(gaps) == 1 and len(known) == len(counts) else None
+    return [replace(write, start=gap.start, end=gap.end, record_count=left) for gap in gaps]
 
 
 def left_lines(late: LateWrites) -> list[str]:
