@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 
@@ -19,6 +20,15 @@ def source() -> Iterator[StrictCluster]:
         yield cluster
 
 
+def _conf(folder: Path, source: str, target: str, include: Sequence[str]) -> Path:
+    """Return a mirror file. A target that does not answer is given up soon."""
+    path = runs.conf_file(folder, source, target, include)
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings["target"]["client"]["request.timeout.ms"] = 50
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
+
+
 def _say(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
@@ -30,7 +40,7 @@ def test_topics_are_paused_and_continue_also_before_the_first_run(
 ) -> None:
     for topic in ("orders", "orders.eu", "orders.us"):
         source.create_topic(topic)
-    conf = str(runs.conf_file(tmp_path, source.bootstrap, UNREACHABLE, ["orders.*"]))
+    conf = str(_conf(tmp_path, source.bootstrap, UNREACHABLE, ["orders.*"]))
     assert _say("pause", conf, "orders", "orders.eu") == 0
     assert _say("pause", conf, "orders") == 0
     assert _say("resume", conf, "orders", "orders.us") == 0
@@ -45,7 +55,7 @@ def test_topics_are_paused_and_continue_also_before_the_first_run(
 
 
 def test_a_topic_of_no_mirror_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
+    conf = str(_conf(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
     assert _say("pause", conf, "orders", "bills", "__consumer_offsets") == 2
     output = capsys.readouterr().err
     assert "bills: this mirror has no such topic (topics.include and topics.exclude of" in output
@@ -57,14 +67,14 @@ def test_a_topic_that_the_source_does_not_have_is_an_error(
     source: StrictCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     source.create_topic("orders")
-    conf = str(runs.conf_file(tmp_path, source.bootstrap, UNREACHABLE, [".*"]))
+    conf = str(_conf(tmp_path, source.bootstrap, UNREACHABLE, [".*"]))
     assert _say(command, conf, "orders", "nosuch") == 2
     assert "ConfigError: nosuch: the source cluster east has no such topic: check the name" in capsys.readouterr().err
     assert not Controls.open(str(tmp_path / "tables")).read().paused
 
 
 def test_a_topic_is_resumed_while_the_source_is_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, [".*"]))
+    conf = str(_conf(tmp_path, UNREACHABLE, UNREACHABLE, [".*"]))
     Controls.open(str(tmp_path / "tables")).add("pause", ["orders"])
     assert _say("resume", conf, "orders") == 0
     assert capsys.readouterr().out == "orders: resumed\n"
@@ -74,7 +84,7 @@ def test_a_topic_is_resumed_while_the_source_is_down(tmp_path: Path, capsys: pyt
 def test_a_topic_that_was_handed_over_stays_so_whatever_an_operator_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
+    conf = str(_conf(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
     controls = Controls.open(str(tmp_path / "tables"))
     controls.add("hand-over", ["orders"])
     controls.add("handed-over", ["orders"])

@@ -107,7 +107,7 @@ def _has_map_and_target(config: MirrorConfig, storage: TableStorage) -> bool:
     has_map = storage.offset_map.snapshot() is not None
     with closing(Cluster(config.target.client)) as target:
         try:
-            deadline = Deadline.after_ms(REACH_MS, time.monotonic)
+            deadline = Deadline.after_ms(min(REACH_MS, config.target.client.request_timeout_ms), time.monotonic)
             reach(target, config.target_cluster_name, deadline)
             if not has_map:
                 refuse_used_ids(target, [transactional_id(config.mirror, 0)], deadline)
