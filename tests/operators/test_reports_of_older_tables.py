@@ -1,4 +1,4 @@
-"""Commands that only read, with tables of before the last copies or commands: they say so, and blame nobody else."""
+"""Commands that only read, with tables of before the last copies or commands: they name the tables, and no other writer."""
 
 from __future__ import annotations
 

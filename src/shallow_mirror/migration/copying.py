@@ -8,7 +8,7 @@ from shallow_mirror.migration.blocking_transactions import BlockingTransactions
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, MirrorRun, lag_offsets, named, not_copied
 from shallow_mirror.migration.point_of_no_return import wait_for_resume
-from shallow_mirror.migration.sentences import not_running, status_hint
+from shallow_mirror.migration.sentences import copies_deleted, not_running, status_hint
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.plurals import counted
@@ -126,7 +126,7 @@ class Copying:
     def _has_lost_copies(self) -> bool:
         """Say which copies were deleted, by the last look: no waiting brings them back, and a check names what can be done."""
         if self._lost:
-            self._reports.says(f"{named(sorted(self._lost))}: deleted at {self._effects.other_alias}: the wave is checked again")
+            self._reports.says(copies_deleted(self._lost, self._effects.other_alias))
         return bool(self._lost)
 
     def _moving_topics(self) -> list[str]:

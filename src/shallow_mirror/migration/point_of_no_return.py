@@ -8,7 +8,7 @@ from shallow_mirror.config.migration_config import MigrationConfig
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Reports
 from shallow_mirror.migration.evidence import Evidence, reopening
 from shallow_mirror.migration.observations import named
-from shallow_mirror.migration.sentences import not_running, status_hint
+from shallow_mirror.migration.sentences import copies_deleted, not_running, status_hint
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.types import TopicPartition
@@ -54,8 +54,8 @@ class PointOfNoReturn:
                 return Step.HAND_OVER
             if self._clock.monotonic() - looked_at_s >= LOOK_S:
                 looked_at_s = self._clock.monotonic()
-                if lost := sorted(self._retried(lambda: self._effects.lost_topics(topics))):
-                    self._reports.says(f"{named(lost)}: deleted at {self._effects.other_alias}: the wave is checked again")
+                if lost := self._retried(lambda: self._effects.lost_topics(topics)):
+                    self._reports.says(copies_deleted(lost, self._effects.other_alias))
                     self._retried(self._effects.resume)  # a check finds no topic that is handed over
                     return Step.CHECK
             if topics & controls.paused.keys():

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from shallow_mirror import routing
 from shallow_mirror.broker.cluster import absent_topics
 from shallow_mirror.broker.net import error_name
-from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
@@ -23,12 +23,15 @@ from shallow_mirror.types import SourcePartition, TopicPartition
 START_MS = 120_000
 
 
+def positions_of(config: MirrorConfig) -> dict[SourcePartition, Position]:
+    """Return the positions of a mirror; none before it has a map."""
+    storage = TableStorage(config.table_location)
+    return {} if storage.offset_map.snapshot() is None else OffsetMap.open(storage, mirror=config.mirror).positions()
+
+
 def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
-    """Return the positions of a reverse mirror; none before it has a map."""
-    if TableStorage(config.table_location).offset_map.snapshot() is None:
-        return {}
-    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions()
-    return {source.topic_partition: position.offset for source, position in positions.items()}
+    """Return the offsets of a reverse mirror; none before it has a map."""
+    return {source.topic_partition: position.offset for source, position in positions_of(config).items()}
 
 
 def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import LateWritesError
-from shallow_mirror.migration.observations import MirrorRun
+from shallow_mirror.migration.observations import MirrorRun, named
 from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Direction
 
@@ -71,3 +71,8 @@ def status_hint(mirror_file: str) -> str:
 
 def not_running(mirror: str, run: MirrorRun | None) -> str:
     return f"the mirror {mirror} has not run yet" if run is None else f"{run.description} of the mirror {mirror} has ended"
+
+
+def copies_deleted(topics: Iterable[str], alias: str) -> str:
+    """Return that copies at `alias` were deleted while a wave waited: a check names what can be done."""
+    return f"{named(sorted(topics))}: deleted at {alias}: the wave is checked again"

@@ -13,7 +13,7 @@ from typing import Any
 
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
@@ -34,13 +34,13 @@ from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import LogEnds, MirrorRun, named
 from shallow_mirror.migration.passage import commit_id, run_of
-from shallow_mirror.migration.reverse_mirror import reverse_positions
+from shallow_mirror.migration.reverse_mirror import positions_of, reverse_positions
 from shallow_mirror.migration.sentences import release_sentences
 from shallow_mirror.migration.session import Options, abort, read_newest_state, run_migration
 from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Step as MigrationStep
 from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
-from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
+from shallow_mirror.types import OffsetRange, TopicPartition
 
 _GONE_MS = 30_000
 _WAVE = "back"
@@ -134,7 +134,7 @@ class WayBack:
         """Return what mirrors back have copied into those of the topics `ids` that they created. The target has all of it."""
         filled: dict[str, tuple[str, dict[TopicPartition, OffsetRange]]] = {}
         for former in state.filled_by:
-            for position in _positions_of(self._mirror_back(former)).values():
+            for position in positions_of(self._mirror_back(former)).values():
                 name, topic_id = position.target.topic_partition, position.target.topic_id
                 if ids.get(name.topic) == topic_id:
                     _, ranges = filled.setdefault(name.topic, (topic_id, {}))
@@ -186,7 +186,7 @@ class WayBack:
                 f"their writers may be at {self.source_alias} already: undo that change"
             ]
         problems = _selection_problems(back, topics)
-        if _positions_of(back):
+        if positions_of(back):
             problems.append(f"mirror {back.mirror} has run already: give it another mirror id and other tables")
         return problems
 
@@ -211,7 +211,7 @@ class WayBack:
         """Return why the mirror back will never have filled the topics."""
         back = self.files.back
         assert back is not None, "the check asks for it"
-        known = copied_ids(back) if _positions_of(back) else {}
+        known = copied_ids(back) if positions_of(back) else {}
         with closing(Cluster(back.target.client)) as source:
             reach(source, back.target_cluster_name, request_deadline())
             lost = sorted(lost_topics(source, {topic: topic for topic in topics if topic in known}, known))
@@ -312,14 +312,6 @@ class WayBack:
             "storage": config.storage.model_dump(mode="json"),
         }
         return MigrationFiles(MigrationConfig.from_document(document, folder=Path(config.path).parent, path=config.path))
-
-
-def _positions_of(mirror: MirrorConfig) -> dict[SourcePartition, Position]:
-    """Return the positions of a mirror; none before it has a map."""
-    storage = TableStorage(mirror.table_location)
-    if storage.offset_map.snapshot() is None:
-        return {}
-    return OffsetMap.open(storage, mirror=mirror.mirror).positions()
 
 
 def _selection_problems(back: MirrorConfig, topics: Collection[str]) -> list[str]:
