@@ -95,7 +95,9 @@ def test_a_rollback_with_late_writes_and_a_grown_topic_goes_on_with_the_command_
             runs.write(target, topic_name, [f"after-{partition}-{number}" for number in range(10)], partition)
         back = made.files().reverses["all"]
         runs.wait_for("copies of both partitions", lambda: runs.positions(back).get((topic_name, 1)) == 10)
-        runs.write(source, topic_name, second)  # between copies
+        with runs.open_transaction(source, topic_name, second, partition=0):  # between copies
+            (unfinished,) = (line for line in console("migrate", "late-writes", str(made.file)).lines if "transaction" in line)
+            assert f"a transaction by writer-of-{topic_name} is open: no mirror copies what it commits" in unfinished
 
         assert [(write["partition"], write["record_count"]) for write in status_of(made)["late_writes"]] == [(0, 5), (0, 5)]
         with pytest.raises(LateWritesError, match=rf"{topic_name}-0 offsets 20 to 24 \(5 records\)") as refused:

@@ -148,6 +148,7 @@ def at_source(monkeypatch: pytest.MonkeyPatch, *writes: LateWrite) -> None:
 
     for module in (late_settling, session):
         monkeypatch.setattr(module, "find_late_writes", find)
+    monkeypatch.setattr(session, "find_open_transactions", lambda *_: [])
 
 
 FIRST, SECOND, THIRD = (LateWrite(topic_partition=ORDERS, start=start, end=start + 5, record_count=5) for start in (20, 30, 40))

@@ -27,6 +27,8 @@ from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks import Observer, observe_nothing
 from shallow_mirror.streaming.runs import Archive, Mirror
 
+ANY_PARTITION = -1
+"""The producer chooses."""
 PATIENCE_S = 120.0
 """Bound of every wait; nothing is asserted about how long it took."""
 
@@ -270,13 +272,13 @@ def write_stamped(bootstrap: str, topic: str, records: Sequence[tuple[str, int]]
 
 
 @contextmanager
-def open_transaction(bootstrap: str, topic: str, values: Sequence[str]) -> Iterator[None]:
+def open_transaction(bootstrap: str, topic: str, values: Sequence[str], partition: int = ANY_PARTITION) -> Iterator[None]:
     """Write records of a transaction that is committed at the end of the block."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"writer-of-{topic}", "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     for value in values:
-        producer.produce(topic, value)
+        producer.produce(topic, value, partition=partition)
     assert producer.flush(60) == 0
     yield
     producer.commit_transaction(30)

@@ -179,7 +179,7 @@ def late_writes(
         lines = view.late_lines(files, state, late)
         chosen = [name for name in late if wave in (None, name)]
         print("\n".join(f"{name}: {line}" for name in chosen for line in lines[name]) or "no late writes")
-        if any(late[name].writes or late[name].problem for name in chosen):
+        if not all(late[name].is_none for name in chosen):
             raise typer.Exit(EXIT_REFUSED)
         return
     with interruptible(CONTINUES), view.Printed(_ANSWERS.format("late-writes")) as printed:

@@ -107,7 +107,7 @@ def _settle(
         if writes and (passed := Passed.of(state.waves[name])) is not None:
             mirror = copying_mirror(files, files.wave(name), passed.direction)
             if choice is Choice.CARRY:
-                _require_moved(mirror, passed, {write.topic_partition.topic for write in writes})
+                _require_moved(mirror, passed, writes)
             require(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
             _require_newest_tables(mirror)
     for name, settlings in unfinished.items():
@@ -157,12 +157,9 @@ def _require_names(_mirror: MirrorConfig, targets: Collection[str]) -> None:
             raise ConfigError(f"{target} is longer than a topic's name may be: give --carry")
 
 
-def _require_moved(mirror: MirrorConfig, passed: Passed, topics: Collection[str]) -> None:
-    """Raise ConfigError for topics that appeared after a rollback: there is no copy that could be continued."""
-    if passed.direction is Direction.MOVE:
-        return
-    appeared = sorted(set(topics) - {name.topic for name in passed.ends})
-    if appeared:
+def _require_moved(mirror: MirrorConfig, passed: Passed, writes: Sequence[LateWrite]) -> None:
+    """Raise ConfigError for topics that appeared after a rollback."""
+    if appeared := sorted({write.topic_partition.topic for write in writes if passed.appeared(write)}):
         them, where = "it" if len(appeared) == 1 else "them", mirror.source.alias
         raise ConfigError(
             f"{named(appeared)} appeared at {where} after the rollback, and nothing was copied: give --quarantine, or exclude "

@@ -92,6 +92,10 @@ class Passed:
             return None
         return cls(Direction.ROLLBACK if is_back else Direction.MOVE, from_document(found["origin_ends"]))
 
+    def appeared(self, write: LateWrite) -> bool:
+        """Return whether the topic came after a rollback: there is no copy that could be continued."""
+        return self.direction is Direction.ROLLBACK and write.topic_partition.topic not in {name.topic for name in self.ends}
+
 
 def copying_mirror(files: MigrationFiles, wave: WaveSettings, direction: Direction) -> MirrorConfig:
     """Return the mirror that copied in a direction, from the cluster that was left."""

@@ -22,6 +22,7 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes, se
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.observations import from_document
+from shallow_mirror.migration.open_transactions import OpenTransaction, find_open_transactions
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
@@ -95,10 +96,15 @@ def require_wave(files: MigrationFiles, state: MigrationState, name: str | None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateWrites:
-    """Of one wave. `problem`: why they are not known."""
+    """Of one wave. `open_transactions`: their records are late writes once they commit. `problem`: why they are not known."""
 
     writes: Sequence[LateWrite] = ()
+    open_transactions: Sequence[OpenTransaction] = ()
     problem: str | None = None
+
+    @property
+    def is_none(self) -> bool:
+        return not self.writes and not self.open_transactions and self.problem is None
 
 
 def read_late_writes(files: MigrationFiles, state: MigrationState) -> dict[str, LateWrites]:
@@ -106,7 +112,10 @@ def read_late_writes(files: MigrationFiles, state: MigrationState) -> dict[str, 
     found = {}
     for wave in files.config.waves:
         try:
-            found[wave.name] = LateWrites(writes=find_late_writes(files, wave, state.waves[wave.name]))
+            # First: what commits in between is found below.
+            is_open = find_open_transactions(files, wave, state.waves[wave.name])
+            writes = find_late_writes(files, wave, state.waves[wave.name])
+            found[wave.name] = LateWrites(writes=writes, open_transactions=is_open)
         except MirrorError as error:
             found[wave.name] = LateWrites(problem=str(error))
     return found

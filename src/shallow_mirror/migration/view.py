@@ -15,6 +15,7 @@ from shallow_mirror.migration.late_settling import Choice
 from shallow_mirror.migration.late_writes import (
     Copied,
     LateWrite,
+    Passed,
     copied_late_writes,
     copying_mirror,
     gaps_of,
@@ -159,12 +160,18 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
             f"{write}: a command has begun to copy that, and has not ended: `{command} --{choice}` continues it"
             for write, choice in begun.items()
         ]
+        passed = Passed.of(state.waves[name])
         lines += [
-            f"{write}: no mirror copies that: `{command} --carry`, or `--quarantine`"
+            f"{write}: no mirror copies that: "
+            + (
+                f"`{command} --quarantine`"
+                if passed is not None and passed.appeared(write)
+                else f"`{command} --carry`, or `--quarantine`"
+            )
             for found_write in of_wave.writes
             for write in _without(found_write, begun)
         ]
-        found[name] = [*lines, *_unknown(of_wave)]
+        found[name] = [*lines, *_not_known(of_wave)]
     return found
 
 
@@ -181,12 +188,15 @@ def _without(write: LateWrite, begun: Collection[LateWrite]) -> list[LateWrite]:
 
 
 def left_lines(late: LateWrites) -> list[str]:
-    """Return a line for each late write that came while a command settled those before."""
-    return [*(f"{write}: came meanwhile, and is not copied: run the command again" for write in late.writes), *_unknown(late)]
+    """Return a line for each late write that came while a command settled those before, and for each that may come."""
+    return [*(f"{write}: came meanwhile, and is not copied: run the command again" for write in late.writes), *_not_known(late)]
 
 
-def _unknown(late: LateWrites) -> list[str]:
-    return [] if late.problem is None else [f"unknown: {late.problem}"]
+def _not_known(late: LateWrites) -> list[str]:
+    is_open = [
+        f"{transaction}: no mirror copies what it commits; look again once it has ended" for transaction in late.open_transactions
+    ]
+    return is_open if late.problem is None else [*is_open, f"unknown: {late.problem}"]
 
 
 def _left_alias(files: MigrationFiles, wave: str, settled: Mapping[str, Any]) -> str:
@@ -198,6 +208,7 @@ def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
     return {
         "late_writes": None if late.problem is not None else [write.document() for write in late.writes],
         "late_writes_problem": late.problem,
+        "open_transactions": [transaction.document() for transaction in late.open_transactions],
         "settled_late_writes": [
             {**write.document(), "choice": done["choice"]} for done in wave.late_writes for write in copied_late_writes(done)
         ],
@@ -234,11 +245,11 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
 
 
 def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> bool:
-    """Print the state of the migration. Return whether the clusters hold late writes now that are not settled."""
+    """Print the state of the migration. Return whether the clusters hold late writes that are not settled, or may soon."""
     late = read_late_writes(files, state)
     name = files.config.migration
     if as_json:
         print(json.dumps(state_document(state, name, late)))
     else:
         print(state_text(state, name, late_lines(files, state, late)))
-    return any(of_wave.writes for of_wave in late.values())
+    return any(of_wave.writes or of_wave.open_transactions for of_wave in late.values())

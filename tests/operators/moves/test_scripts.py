@@ -14,6 +14,7 @@ from tests.operators.moves.actions import (
     Action,
     AnotherConductor,
     ClientBegins,
+    ClientEnds,
     ClientWrites,
     Conduct,
     CreateTopic,
@@ -40,10 +41,11 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, FencedError, OlderTablesError, RetriableError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes
+from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.late_writes import LateWrite, lost_late_writes
 from shallow_mirror.migration.newest_row import NewestRow
+from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.operations.forget import forget
 from shallow_mirror.types import TopicPartition
@@ -312,6 +314,29 @@ def late(world: MovingWorld) -> int:
     return sum(write.record_count or 0 for each in found for write in each.writes)
 
 
+@pytest.mark.parametrize(("is_commit", "count"), [(True, 1), (False, 0)])
+def test_a_transaction_that_is_open_at_the_cluster_that_was_left_is_named_until_it_has_ended(
+    tmp_path: Path, is_commit: bool, count: int
+) -> None:
+    with moved_world(tmp_path / "world", SETTING) as world:
+        commands = Commands(world)
+
+        def look() -> LateWrites:
+            (found,) = read_late_writes(world.files, world.state()).values()
+            return found
+
+        assert look().is_none
+        ClientBegins(0, 1, is_elsewhere=True).perform(commands)
+        is_open = look()
+        (transaction,) = is_open.open_transactions
+        assert is_open.writes == []
+        assert transaction.topic_partition == TopicPartition("a", 1)
+        assert (transaction.transactional_id or "").startswith("writer-")
+        assert not is_open.is_none
+        ClientEnds(is_commit).perform(commands)
+        assert (look().open_transactions, late(world)) == ([], count)
+
+
 @pytest.mark.parametrize(("choice", "target"), [("carry", "a"), ("quarantine", "__late-writes.a")])
 def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_offset_on(
     tmp_path: Path, choice: Command, target: str
@@ -552,8 +577,10 @@ def test_records_of_a_topic_that_appears_behind_the_rollback_are_late_writes(tmp
         world.let(20)
         assert commands.perform("rollback") is None
         world.let(20)
-        ((late,),) = (each.writes for each in read_late_writes(world.files, world.state()).values())
-        assert str(late) == "a2-0 offsets 0 to 1 (2 records)"
+        state = world.state()
+        ((line,),) = view.late_lines(world.files, state, read_late_writes(world.files, state)).values()
+        assert line.startswith("a2-0 offsets 0 to 1 (2 records): no mirror copies that: `shallow-mirror migrate late-writes ")
+        assert line.endswith("--wave all --quarantine`")
         refused = str(commands.perform("carry"))
         assert "a2 appeared at west after the rollback, and nothing was copied: give --quarantine, or exclude it in" in refused
         assert commands.perform("quarantine") is None
