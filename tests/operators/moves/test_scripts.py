@@ -580,7 +580,7 @@ def test_records_of_a_topic_that_appears_behind_the_rollback_are_late_writes(tmp
         state = world.state()
         ((line,),) = view.late_lines(world.files, state, read_late_writes(world.files, state)).values()
         assert line.startswith("a2-0 offsets 0 to 1 (2 records): no mirror copies that: `shallow-mirror migrate late-writes ")
-        assert line.endswith("--wave all --quarantine`")
+        assert line.endswith("--wave ab --quarantine`")
         refused = str(commands.perform("carry"))
         assert "a2 appeared at west after the rollback, and nothing was copied: give --quarantine, or exclude it in" in refused
         assert commands.perform("quarantine") is None
