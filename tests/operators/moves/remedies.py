@@ -87,8 +87,10 @@ def _end_named_txns(commands: Commands, error: MirrorError) -> bool:
     return bool(txns)
 
 
-def roll_back(commands: Commands, _error: MirrorError, _chance: random.Random) -> str:
+def roll_back(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
     refused = commands.perform("rollback")
+    if refused is not None and _MISSING in str(refused):
+        return put_newest_back(commands, refused, chance)
     return "migrate rollback" if refused is None else f"migrate rollback: {refused}"
 
 
@@ -96,6 +98,8 @@ def run(commands: Commands, _error: MirrorError, chance: random.Random) -> str:
     refused = commands.perform("run")
     if refused is not None and _LACKING.search(str(refused)):
         return add_partitions(commands, refused, chance)
+    if refused is not None and _MISSING in str(refused):
+        return put_newest_back(commands, refused, chance)
     return "migrate run" if refused is None else f"migrate run: {refused}"
 
 
