@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config.hook_settings import MigrationHook
@@ -17,9 +19,11 @@ from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.blockers import notes_of
 from shallow_mirror.migration.comparison_sample import MappedRow, choose_sample, comparison_s
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
+from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.permissions import UserView, missing_on_groups
 from shallow_mirror.migration.sentences import shown
-from shallow_mirror.migration.session import read_newest_state
+from shallow_mirror.migration.session import read_newest_state, read_state
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import MOVE, Direction, Step
 from shallow_mirror.operations.status import gather_status
@@ -107,23 +111,34 @@ def plan_migration(
     Raises ConfigError, RetriableError (a cluster does not answer).
     """
     config = files.config
-    state = read_newest_state(files)
+    note_problems = _note_problems(files)
+    state = read_state(files) if note_problems else read_newest_state(files)
     waves = []
     for wave in config.waves:
         phase = state.waves[wave.name].phase
         on_begun(wave.name)
         with closing(Passage(files, wave, Direction.MOVE)) as passage:
-            waves.append(_planned_wave(passage, phase, clock))
+            waves.append(_planned_wave(passage, phase, clock, note_problems))
     mirror = files.mirror
     return MigrationPlan(migration=config.migration, origin=mirror.source.alias, other=mirror.target.alias, waves=tuple(waves))
 
 
-def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) -> PlannedWave:
+def _note_problems(files: MigrationFiles) -> list[str]:
+    """Return a sentence if the user may not read what the target notes of the migration's table."""
+    mirror = files.mirror
+    with closing(Cluster(mirror.target.client)) as cluster:
+        reach(cluster, mirror.target_cluster_name, request_deadline())
+        group = NewestRow(mirror, files.config.migration).group
+        what_for = "needed to notice an older copy of the table"
+        return list(missing_on_groups(UserView(cluster, mirror.target_cluster_name), [group], what_for))
+
+
+def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float], note_problems: Sequence[str]) -> PlannedWave:
     wave, is_open = passage.wave, phase is Phase.AT_SOURCE
-    problems: Sequence[str] = ()
+    problems = note_problems
     times: Mapping[Step, StepTime] = {}
     if is_open:
-        problems = passage.problems()
+        problems = [*note_problems, *passage.problems()]
         if not problems:
             measured, findings = _measure(passage, clock)
             problems, times = findings, step_times(measured)
