@@ -110,6 +110,8 @@ def test_the_fingerprint_changes_with_what_moves_where_and_not_with_rates(tmp_pa
 
 
 def test_hooks_name_steps_and_their_programs_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/switch").symlink_to("/bin/sh")
     hooks = [
         {
             "name": "close",
@@ -121,7 +123,7 @@ def test_hooks_name_steps_and_their_programs_are_relative_to_the_file(tmp_path: 
     ]
     close, opened = written(tmp_path, hooks=hooks).config.hooks
     assert (close.place, opened.place) == (("before", Step.STOP_WRITERS), ("after", Step.ADMIT_WRITERS))
-    assert close.command == [str(tmp_path / "bin/switch"), "off"]
+    assert close.command == [str(tmp_path / "bin/switch"), "off"], "not what the link leads to"
     assert close.undo is not None
     assert close.undo.command == [str(tmp_path / "bin/switch"), "on"]
     assert (str(opened), opened.timeout_s) == ("POST https://gateway/switch", 5.0), "a query may hold a token"

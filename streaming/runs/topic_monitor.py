@@ -109,7 +109,7 @@ class TopicMonitor:
         controls = self._controls.read()
         self._moving = controls.moving
         self._keep_note(controls)
-        self._apply_paused(controls.not_copied)
+        self._apply_paused(controls)
         if self._config.topics.configs != "off":
             # A target that refuses what its source takes by now would end the query before the first look of the thread.
             with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
@@ -146,7 +146,7 @@ class TopicMonitor:
             self._cycles.exempt(controls.without_cycle, controls.returned)
             if not self._may_copy_again(controls):
                 return
-            self._apply_paused(controls.not_copied)
+            self._apply_paused(controls)
             is_noted = self._keep_note(controls)
             # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
             if is_noted and controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
@@ -188,15 +188,17 @@ class TopicMonitor:
             self._repeated.warn("returned", f"{topics}: taken back, and not copied until the source answers: {error}")
             return False
 
-    def _apply_paused(self, paused: frozenset[str]) -> None:
+    def _apply_paused(self, controls: TopicControls) -> None:
+        paused = controls.not_copied
         if paused == self._paused:
             return
         self._revision = planner_state.write_paused_topics(self._paused_path, paused)
         before, self._paused = self._paused or frozenset(), paused
         for topic in sorted(paused - before):
-            _log.warning("topic %s is paused: it is not planned from now on", topic)
+            what = "handed over by a migration or fail-over" if topic in controls.moving else "paused"
+            _log.warning("topic %s is %s: it is not planned from now on", topic, what)
         for topic in sorted(before - paused):
-            _log.info("topic %s is resumed", topic)
+            _log.info("topic %s is planned again", topic)
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())

@@ -281,7 +281,7 @@ class RunReporter:
             raise IncompleteRunError(left_out)
         count = self._micro_batch_count
         what = counted(count, "micro-batch") if count else "nothing new"
-        left = f"; not copied: {counted(len(not_copied), 'paused topic')}" if not_copied else ""
+        left = f"; not copied: {counted(len(not_copied), 'topic')} (paused or handed over)" if not_copied else ""
         _log.info("caught up: %s%s%s", what, offsets_left(self._lag(positions)), left)
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:

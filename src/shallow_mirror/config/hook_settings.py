@@ -13,7 +13,6 @@ from pydantic import Field
 
 from shallow_mirror.broker.auth import secrets
 from shallow_mirror.config import failover_steps, migration_steps
-from shallow_mirror.config.config_file import absolute
 from shallow_mirror.config.values import Interval, Name, Section, checked, parse_interval, require_http_url
 
 _SECRET_WORDS = ("authorization", "cookie", "key", "password", "secret", "token")
@@ -156,7 +155,8 @@ C = TypeVar("C", bound=HookCall)
 def _with_absolute_command(call: C, folder: Path) -> C:
     changes: dict[str, Any] = {}
     if call.command and "/" in call.command[0]:
-        changes["command"] = [absolute(call.command[0], folder), *call.command[1:]]
+        # Not what a symbolic link leads to: programs look at the name by which they were called, as that of a venv does.
+        changes["command"] = [str(folder / Path(call.command[0]).expanduser()), *call.command[1:]]
     undo = getattr(call, "undo", None)
     if undo is not None:
         changes["undo"] = _with_absolute_command(undo, folder)

@@ -33,12 +33,14 @@ def sync_groups(
     is_forced: bool = False,
     transactional_id: str | None = None,
     are_ends_final: bool = False,
+    keeps_handed_over: bool = True,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
     running mirror has recorded; the source is not queried then. `left_out`: topics whose recorded positions are not used.
     `transactional_id`: commit all groups in one transaction of this id, or none; where one of them changed meanwhile,
-    RetriableError is raised. `are_ends_final`: as in `Clusters`. `on_wait` receives what is waited for from then on.
+    RetriableError is raised. `are_ends_final`: as in `Clusters`. `keeps_handed_over`: leave offsets at the target alone of topics
+    that a migration or fail-over has handed over, unless `is_forced`. `on_wait` receives what is waited for from then on.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
@@ -84,6 +86,7 @@ def sync_groups(
             storage,
             asks_origin=noted is None,
             are_ends_final=are_ends_final,
+            keeps_handed_over=keeps_handed_over,
             is_applied=is_applied,
             is_forced=is_forced,
             on_wait=on_wait,
@@ -107,6 +110,7 @@ def plan_committed(
     *,
     asks_origin: bool = True,
     are_ends_final: bool = False,
+    keeps_handed_over: bool = True,
     is_applied: bool,
     is_forced: bool,
     on_wait: Callable[[str], None],
@@ -114,16 +118,19 @@ def plan_committed(
     """Translate offsets of the origin, and with `is_applied` commit them on the other cluster. Raises as `sync_groups`.
 
     `asks_origin`: the origin answers, so that its log starts can be requested. `are_ends_final`: as in `Clusters`.
+    `keeps_handed_over`: as in `sync_groups`.
     """
     on_wait("the rows of the offset map that these offsets lead to")
     offset_map.refresh()
-    forgotten = Controls.open(storage).read().forgotten
+    controls = Controls.open(storage).read()
+    forgotten = controls.forgotten
+    handed_over = controls.moving if keeps_handed_over and not is_forced and groups.side == "source" else ()
     source_commits = groups.resolve_sources(committed, offset_map, forgotten)
     clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin, are_ends_final=are_ends_final)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
     on_wait(f"commits at {groups.other_name}" if is_applied else f"the groups of {groups.other_name}")
-    return tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))
+    return tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced, handed_over=handed_over))
 
 
 def _committed(groups: GroupOffsets, offset_map: OffsetMap, is_wanted: Callable[[str], bool]) -> list[Committed]:

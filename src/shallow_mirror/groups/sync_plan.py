@@ -74,10 +74,12 @@ class GroupCommits:
         *,
         is_applied: bool,
         is_forced: bool = False,
+        handed_over: Collection[str] = (),
         known: Mapping[str, ListedGroup] | None = None,
     ) -> Iterator[Group]:
         """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group.
 
+        `handed_over`: source topics of which offsets are the groups' own there, and stay.
         `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
         that has members since. What they have is requested in any case.
         """
@@ -100,8 +102,12 @@ class GroupCommits:
                 at_other = RemoteGroup(is_free, clients, {offset.topic_partition: offset.offset for offset in committed})
                 steps = [next_step(partition, at_other, is_forced=is_forced) for partition in by_group[name]]
                 if refused is not None:
+                    steps = [_refused(partition, refused) for partition in steps]
+                if handed_over:
                     steps = [
-                        partition._replace(step=Step.REFUSED, reason=refused) if partition.step is Step.TO_COMMIT else partition
+                        _refused(partition, _HANDED_OVER)
+                        if partition.source is not None and partition.source.topic in handed_over
+                        else partition
                         for partition in steps
                     ]
                 state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
@@ -138,6 +144,13 @@ class GroupCommits:
             left = {place: why for place, why in refused.get(name, {}).items() if place not in again}
             left |= still_refused.get(name, {})
             yield replace(group, partitions=tuple(_committed(step, left, again) for step in group.partitions))
+
+
+_HANDED_OVER = "the topic was handed over, and the group's offsets there are its own; --force commits this one"
+
+
+def _refused(partition: GroupPartition, reason: str) -> GroupPartition:
+    return partition._replace(step=Step.REFUSED, reason=reason) if partition.step is Step.TO_COMMIT else partition
 
 
 def _committed(

@@ -280,6 +280,7 @@ class Passage:
                 is_applied=is_applied,
                 transactional_id=self.commit_id,
                 are_ends_final=set(self.topics()) <= self.controls().moving,
+                keeps_handed_over=False,
             )
         except ConfigError:
             if self.group_offsets():

@@ -39,7 +39,7 @@ from tests.operators.scripts import Done
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, FencedError, OlderTablesError, RetriableError
-from shallow_mirror.groups.report import GroupsReport
+from shallow_mirror.groups.report import GroupsReport, Step as GroupStep
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
@@ -312,6 +312,25 @@ def late(world: MovingWorld) -> int:
     """Return the number of late writes that are not settled."""
     found = read_late_writes(world.files, world.state()).values()
     return sum(write.record_count or 0 for each in found for write in each.writes)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_groups_that_were_reset_behind_a_move_are_left_alone_unless_a_command_forces_them(
+    tmp_path: Path, is_forced: bool
+) -> None:
+    with moved_world(tmp_path / "world", SETTING) as world:
+        (site,) = world.application.sites
+        offsets = world.clusters["west"].state.groups.offsets
+        place = site.groups[0], ("a", 0)
+        world.application.stop_consumers(site)
+        ResetGroup(0, 0, 0, 0).perform(Commands(world))
+        assert offsets[place].offset == 0
+        report = sync_groups(world.files.mirror, is_applied=True, is_forced=is_forced)
+        (found,) = [each for each in report.partitions if (each.group, each.topic_partition) == place]
+        assert (found.step, offsets[place].offset) == (
+            (GroupStep.COMMITTED, found.to_offset) if is_forced else (GroupStep.REFUSED, 0)
+        )
+        assert is_forced or "handed over" in (found.reason or "")
 
 
 @pytest.mark.parametrize(("is_commit", "count"), [(True, 1), (False, 0)])

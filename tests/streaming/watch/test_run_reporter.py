@@ -129,7 +129,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch"
     reporter.on_caught_up(owner.positions(), ["logs"])
-    assert caplog.messages[-1] == "caught up: 1 micro-batch; not copied: 1 paused topic"
+    assert caplog.messages[-1] == "caught up: 1 micro-batch; not copied: 1 topic (paused or handed over)"
     assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 

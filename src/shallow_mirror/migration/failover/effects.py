@@ -232,7 +232,9 @@ class FailoverEffects:
             return None
         pattern = "|".join(re.escape(name) for name in names)
         left_out = self._left_out()
-        return sync_groups(self.files.mirror, pattern=pattern, as_of=as_of, left_out=left_out, is_applied=is_applied)
+        return sync_groups(
+            self.files.mirror, pattern=pattern, as_of=as_of, left_out=left_out, is_applied=is_applied, keeps_handed_over=False
+        )
 
     def move_groups(self) -> Detail:
         report = self.report_groups(datetime.now(UTC), is_applied=True)
