@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         REMEDY_OF_DAMAGE as REMEDY_OF_DAMAGE,
         UNLIMITED_QUARANTINE as UNLIMITED_QUARANTINE,
     )
+    from shallow_mirror.sinks.slots.slot_job import FOLLOW_MS as FOLLOW_MS
     from shallow_mirror.sinks.slots.slot_task import SlotInput as SlotInput, fill_slot as fill_slot
     from shallow_mirror.sinks.slots.slot_time import SlotTime as SlotTime
     from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory as CheckedReadingFactory

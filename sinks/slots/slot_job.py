@@ -13,6 +13,10 @@ from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition
 
+FOLLOW_MS = 10_000.0
+"""How long the tasks of a micro-batch read beyond what was planned, where all offsets are preserved: so long, a record is
+visible a moment after it was written. Rows of the offset map follow when the tasks end."""
+
 _K = TypeVar("_K", bound=NamedTuple)
 _V = TypeVar("_V")
 

@@ -30,7 +30,7 @@ from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows, warn_of
 from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics, PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE
+from shallow_mirror.sinks.slots import FOLLOW_MS, UNLIMITED_QUARANTINE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
@@ -50,10 +50,6 @@ from shallow_mirror.streaming.runs.take_over import KafkaAttempt
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.types import SegmentKind, SourcePartition
-
-FOLLOW_MS = 10_000.0
-"""How long the tasks of a micro-batch read beyond what was planned, where all offsets are preserved: so long, a record is
-visible a moment after it was written. Rows of the offset map follow when the tasks end."""
 
 
 class MirrorQuery(SourceQuery[MirrorConfig]):

@@ -62,7 +62,7 @@ def let_archives_hurry() -> None:
 
 def let_mirrors_hurry() -> None:
     """End a micro-batch of preserved topics after a second of reading on, not after ten."""
-    mirror_query.FOLLOW_MS = 1_000.0
+    mirror_query.FOLLOW_MS = 1_000.0  # type: ignore[attr-defined]
 
 
 def command_of(document: Mapping[str, Any]) -> list[str]:

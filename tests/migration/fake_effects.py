@@ -108,6 +108,7 @@ class FakeEffects:
         self.reverse_file = "reverse.yaml" if direction is Direction.MOVE else None
         self.mirror_id = "m"
         self.mirror_file = "mirror.yaml"
+        self.micro_batch_s = 0.0
         self._topics: tuple[str, ...] = ("orders",)
 
     def topics(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class Scene:
     gate: Gate
     include: Sequence[str] = ()
     """Patterns of the mirror beside the topics that move."""
+    offsets: str = "translated"
     mirrors: list[MirrorProcess] = field(default_factory=list)
 
     @property
@@ -59,6 +60,7 @@ class Scene:
         for document, (source, target) in ((forward, ("east", "west")), (backward, ("west", "east"))):
             document["source"]["alias"], document["target"]["alias"] = source, target
             document["write"]["slots"] = 2
+        forward["topics"]["offsets"] = {".*": self.offsets}
         wave = {"name": "all", "topics": list(self.topics), "groups": list(self.groups), "reverse": "reverse.yaml"}
         migration: dict[str, Any] = {
             "migration": "drill",
@@ -73,7 +75,12 @@ class Scene:
 
     def start_mirror(self, conf: Path) -> MirrorProcess:
         mirror = MirrorProcess(
-            conf, self.gate.address, self.folder / f"{conf.stem}.log", self.folder / f"scratch-{conf.stem}", WITHOUT_SPARK, {}
+            conf,
+            self.gate.address,
+            self.folder / f"{conf.stem}.log",
+            self.folder / f"scratch-{conf.stem}",
+            WITHOUT_SPARK,
+            {},
         )
         self.mirrors.append(mirror)
         return mirror
@@ -91,10 +98,17 @@ class Scene:
 
 @contextmanager
 def scene(
-    folder: Path, clusters: Any, topics: Sequence[str], groups: Sequence[str], include: Sequence[str] = (), **changes: Any
+    folder: Path,
+    clusters: Any,
+    topics: Sequence[str],
+    groups: Sequence[str],
+    include: Sequence[str] = (),
+    offsets: str = "translated",
+    **changes: Any,
 ) -> Iterator[Scene]:
+    source, target = clusters.source.bootstrap, clusters.target.bootstrap
     with Gate(folder) as gate:
-        made = Scene(folder, clusters.source.bootstrap, clusters.target.bootstrap, topics, groups, gate, include)
+        made = Scene(folder, source, target, topics, groups, gate, include, offsets)
         made.write(**changes)
         try:
             yield made

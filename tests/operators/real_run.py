@@ -252,7 +252,7 @@ def _hurry() -> None:
 
     Supervisor.wait = short_wait  # type: ignore[method-assign,assignment]
     RunReporter.on_retry = record_retry  # type: ignore[method-assign,assignment]
-    mirror_query.FOLLOW_MS = 300.0
+    mirror_query.FOLLOW_MS = 300.0  # type: ignore[attr-defined]
 
 
 class _Here(Executor):

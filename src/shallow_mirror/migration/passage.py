@@ -42,6 +42,7 @@ from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
 from shallow_mirror.operations.noted_controls import add_noted
 from shallow_mirror.operations.recover import older_tables
 from shallow_mirror.operations.status import read_run
+from shallow_mirror.sinks.slots import FOLLOW_MS
 from shallow_mirror.types import OffsetRange, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
@@ -182,6 +183,13 @@ class Passage:
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
         return list_log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Return how long a micro-batch of the mirror takes at most when it has caught up: it reads on for records to come."""
+        topics = self.mirror.topics
+        reads_on = self.mirror.read.transfer == "direct" and any(topics.is_preserved(topic) for topic in self.topics())
+        return self.mirror.trigger_s + (FOLLOW_MS / 1000 if reads_on else 0)
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         """Return the settled positions of the mirror, by partition of the origin."""
