@@ -189,16 +189,18 @@ def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_ch
 
 
 @pytest.mark.slow
-def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
+def test_the_quarantine_of_a_topic_with_a_long_name_has_the_begin_of_it_and_a_hash(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = TopicPartition("o" * (249 - len(QUARANTINE_PREFIX) + 1), 0)
-    at_source(monkeypatch, LateWrite(topic_partition=name, start=0, end=1))
-    with pytest.raises(ConfigError, match="longer than a topic's name may be: give --carry"):
-        settle_late_writes(files, Said(), Choice.QUARANTINE, copy=Copies())
+    other = TopicPartition(f"{name.topic[:-1]}p", 0)
+    at_source(monkeypatch, *(LateWrite(topic_partition=each, start=0, end=1) for each in (name, other)))
     copies = Copies()
-    settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
-    assert [made.target_topic for _, made in copies.made] == [name.topic]
+    settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
+    first, second = (made.target_topic for _, made in copies.made)
+    assert len(first) == len(second) == 249
+    assert first[:240] == second[:240] == (QUARANTINE_PREFIX + name.topic)[:240]
+    assert first != second
 
 
 @pytest.mark.slow

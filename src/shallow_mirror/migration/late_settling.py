@@ -8,6 +8,7 @@ does not hold up the rest.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -102,13 +103,12 @@ def _settle(
     found = {name: _late_writes(files, state.waves[name]) for name in chosen if name not in unfinished}
     if not unfinished and not any(found.values()):
         return []
-    require = _require_names if choice is Choice.QUARANTINE else _require_topics
     for name, writes in found.items():
         if writes and (passed := Passed.of(state.waves[name])) is not None:
             mirror = copying_mirror(files, files.wave(name), passed.direction)
             if choice is Choice.CARRY:
                 _require_moved(mirror, passed, writes)
-            require(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
+                _require_topics(mirror, {_target(mirror, write.topic_partition.topic, choice) for write in writes})
             _require_newest_tables(mirror)
     for name, settlings in unfinished.items():
         for each in settlings:
@@ -148,13 +148,16 @@ def _require_newest_tables(mirror: MirrorConfig) -> None:
 
 def _target(mirror: MirrorConfig, topic: str, choice: Choice) -> str:
     target = routing.target_topic_name(mirror.topics.target_name, mirror.source.alias, topic)
-    return QUARANTINE_PREFIX + target if choice is Choice.QUARANTINE else target
+    return _quarantine_of(target) if choice is Choice.QUARANTINE else target
 
 
-def _require_names(_mirror: MirrorConfig, targets: Collection[str]) -> None:
-    for target in sorted(targets):
-        if len(target) > routing.MAX_TOPIC_NAME_LENGTH:
-            raise ConfigError(f"{target} is longer than a topic's name may be: give --carry")
+def _quarantine_of(topic: str) -> str:
+    """Return the name of the topic of its own: of a long one the begin, and a hash of it."""
+    name = QUARANTINE_PREFIX + topic
+    if len(name) <= routing.MAX_TOPIC_NAME_LENGTH:
+        return name
+    end = f"-{hashlib.sha256(topic.encode()).hexdigest()[:8]}"
+    return name[: routing.MAX_TOPIC_NAME_LENGTH - len(end)] + end
 
 
 def _require_moved(mirror: MirrorConfig, passed: Passed, writes: Sequence[LateWrite]) -> None:

@@ -25,7 +25,7 @@ from shallow_mirror.migration.permissions import UserView, missing_on_groups
 from shallow_mirror.migration.sentences import shown
 from shallow_mirror.migration.session import read_newest_state, read_state
 from shallow_mirror.migration.state import Phase
-from shallow_mirror.migration.steps import MOVE, Direction, Step
+from shallow_mirror.migration.steps import MOVE, Direction, Step, StepInfo
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.types import TopicPartition
@@ -156,7 +156,7 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float], no
                 needs=info.needs,
                 does=info.does.format(other=passage.other_alias),
                 leaves=info.leaves.format(other=passage.other_alias),
-                outside=None if info.outside is None else _outside(info.outside, passage, wave),
+                outside=_outside(info, passage, wave),
                 hooks=tuple(
                     hook for hook in passage.files.config.hooks if hook.direction != "rollback" and hook.place[1] == info.step
                 ),
@@ -174,14 +174,19 @@ def _hook_document(hook: MigrationHook) -> dict[str, Any]:
     return {"hook": hook.name, "when": hook.place[0], "calls": str(hook), "timeout_s": hook.timeout_s, "undo": undo}
 
 
-def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:
-    return template.format(
+def _outside(info: StepInfo, passage: Passage, wave: WaveSettings) -> str | None:
+    """Return what somebody has to do elsewhere; None: nothing, or the wave has no groups or no reverse mirror."""
+    if info.outside is None or (info.step is Step.STOP_GROUPS and not wave.groups):
+        return None
+    if info.step is Step.START_REVERSE and wave.reverse is None:
+        return None
+    return info.outside.format(
         mirror=passage.mirror.mirror,
         topics=", ".join(passage.topics()),
-        groups=shown(wave.groups) or "(none)",
+        groups=shown(wave.groups),
         origin=passage.origin_alias,
         other=passage.other_alias,
-        reverse=wave.reverse or "(none)",
+        reverse=wave.reverse,
     )
 
 
