@@ -1,7 +1,7 @@
-"""Driver: records that a target log with preserved offsets holds and that the source has deleted since.
+"""Driver: records that a target log with preserved offsets holds and that no decision names.
 
-A task makes records visible before a decision names them. If the run ends in between and the source deletes them before the next
-one, only the target log says that they were copied.
+A task makes records visible before a decision names them. If the run ends in between, and the source deletes them before the next
+one or is gone, only the target log says that they were copied.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HeldRecords:
     def _rows_of(self, row: DecidedSegment, producer_id: int, deadline: Deadline) -> Iterator[DecidedSegment]:
         expired, at = row.segment, row.segment.source_start
         copied: OffsetRange | None = None  # of batches without a gap between them: one line
-        for held in self._held(expired, producer_id, deadline):
+        for held in self.segments(expired, producer_id, deadline):
             if at < held.source_start:
                 yield DecidedSegment(replace(expired, source_start=at, source_end=held.source_start), None)
             if held.kind is SegmentKind.DATA:
@@ -71,26 +71,29 @@ class HeldRecords:
         if at < expired.source_end:
             yield DecidedSegment(replace(expired, source_start=at), None)
 
-    def _held(self, expired: Segment, producer_id: int, deadline: Deadline) -> Iterator[Segment]:
-        """Yield a segment for each batch of the mirror in the range of `expired`, in order."""
-        key = expired.target.topic_partition
+    def segments(self, span: Segment, producer_id: int, deadline: Deadline) -> Iterator[Segment]:
+        """Yield a segment for each batch of the mirror in the source offsets of `span`, in order: data, or a gap of fillers.
+
+        `producer_id`: the shared producer of the partition. Raises as `RangeReader`.
+        """
+        key = span.target.topic_partition
         start, end = (
             self._target.list_offsets({key: timestamp}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
             for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
-        start, end = max(start, expired.source_start), min(end, expired.source_end)
+        start, end = max(start, span.source_start), min(end, span.source_end)
         if start >= end:
             return
         reader = RangeReader(
             self._target,
-            [ReadRange(key, start, end, UNKNOWN_BYTES_PER_OFFSET, expired.target.topic_id)],
+            [ReadRange(key, start, end, UNKNOWN_BYTES_PER_OFFSET, span.target.topic_id)],
             isolation=IsolationLevel.READ_UNCOMMITTED,
             fetch_bytes=_FETCH_BYTES,
             deadline=deadline,
         )
         for response in reader:
             for fetched in response:
-                yield from _segments_of(fetched, expired, producer_id)
+                yield from _segments_of(fetched, span, producer_id)
 
 
 def _log_copied(source: SourcePartition, copied: OffsetRange) -> None:
@@ -102,21 +105,21 @@ def _log_copied(source: SourcePartition, copied: OffsetRange) -> None:
     )
 
 
-def _segments_of(fetched: IndexedPartition, expired: Segment, producer_id: int) -> Iterator[Segment]:
+def _segments_of(fetched: IndexedPartition, span: Segment, producer_id: int) -> Iterator[Segment]:
     headers, last_offsets = fetched.index.headers, fetched.index.last_offset
     is_filler = find_fillers(fetched.index, fetched.records)
     is_own = own_in_place(headers, producer_id)
     for i in range(len(fetched.index)):
         # The first and the last batch may reach beyond the range: their other records are decided, or read at the source.
-        start = max(int(headers["base_offset"][i]), expired.source_start)
-        end = min(int(last_offsets[i]) + 1, expired.source_end)
+        start = max(int(headers["base_offset"][i]), span.source_start)
+        end = min(int(last_offsets[i]) + 1, span.source_end)
         if not is_own[i] or start >= end:
             continue
         if is_filler[i]:
-            yield replace(expired, source_start=start, source_end=end, kind=SegmentKind.GAP)
+            yield replace(span, source_start=start, source_end=end, kind=SegmentKind.GAP)
         else:
             yield replace(
-                expired,
+                span,
                 source_start=start,
                 source_end=end,
                 kind=SegmentKind.DATA,

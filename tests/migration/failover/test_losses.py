@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
-from shallow_mirror.migration.failover.losses import CopiedCounter, losses_of, to_count
-from shallow_mirror.types import SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.migration.failover.losses import CopiedCounter, count_rows, losses_of, to_count
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 
 ORDERS, OTHER = SourcePartition("orders", "id", 0), SourcePartition("orders", "id", 1)
 
@@ -43,6 +43,19 @@ def test_only_copied_records_behind_the_offset_count_and_each_partition_by_itsel
     )
     counter.add(rows((ORDERS, 30, 40, 3, SegmentKind.DATA)))
     assert counter.counts == {(ORDERS, 15): 8, (ORDERS, 30): 3, (OTHER, 0): 4}
+
+
+def test_copies_that_no_row_names_count_beside_the_rows() -> None:
+    def copy(start: int, end: int, count: int, kind: SegmentKind = SegmentKind.DATA) -> Segment:
+        target = TargetPartition("orders", "other-id", 0)
+        return Segment(source=ORDERS, source_start=start, source_end=end, kind=kind, target=target, record_count=count)
+
+    counter = CopiedCounter([(ORDERS, 5), (ORDERS, 12)])
+    assert (counter.lowest_of(ORDERS), counter.lowest_of(OTHER)) == (5, None)
+    counter.add(rows((ORDERS, 0, 10, 10, SegmentKind.DATA)))
+    counter.add(count_rows([copy(10, 14, 4), copy(14, 16, 0, SegmentKind.GAP), copy(16, 20, 4)]))
+    counter.add(count_rows([]))
+    assert counter.counts == {(ORDERS, 5): 13, (ORDERS, 12): 6}
 
 
 @pytest.mark.slow

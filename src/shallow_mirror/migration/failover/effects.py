@@ -26,9 +26,10 @@ from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration.conductor_ports import Detail
 from shallow_mirror.migration.failover.abort import group_problems, moved_digests, source_problems, target_problems
 from shallow_mirror.migration.failover.conductor import Reports
-from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, losses_of, to_count
+from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, count_rows, losses_of, to_count
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.failover.undecided_copies import undecided_copies
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.log_ends import list_log_ends
@@ -40,7 +41,7 @@ from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.operations.recover import inspect, older_tables, require_newest_tables
 from shallow_mirror.sinks.kafka import NewestControl, transactional_id
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.types import SourcePartition, TopicPartition
+from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
 
 PROBE_MS = 3_000
 """After which a source that has not answered counts as gone."""
@@ -316,6 +317,13 @@ class FailoverEffects:
         offset_map = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror)
         for rows in offset_map.settled_pieces((Comparison("source_end", ">", counter.lowest),), COUNT_COLUMNS):
             counter.add(rows)
+        # Writers may be at the target by now: what they write is behind the ends of when the mirror was fenced.
+        behind = {
+            source: OffsetRange(lowest, end)
+            for source, end in ends.items()
+            if (lowest := counter.lowest_of(source)) is not None and lowest < end
+        }
+        counter.add(count_rows(undecided_copies(self._target, offset_map.positions(), behind)))
         losses = losses_of(report, counter.counts, ends, None if fenced["seen_at_ms"] is None else seen)
         return {"groups": {name: [loss.document() for loss in found] for name, found in losses.items()}}
 

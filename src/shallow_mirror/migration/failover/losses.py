@@ -1,7 +1,8 @@
-"""Pure: how many records a group repeats and lacks at the target at most, as far as the tables tell.
+"""Pure: how many records a group repeats and lacks at the target at most, as far as the tables and the target's logs tell.
 
 The newest offset that was recorded for a group is at most as far as the group had read. What it has read since is read again:
-at most all records that are mirrored behind that offset. What was never mirrored is missing: at least what the mirror had seen
+at most all records that are mirrored behind that offset, with preserved offsets also those that no row names because the mirror
+was killed before the decision. What was never mirrored is missing: at least what the mirror had seen
 of the source's log ends; of records that came later nothing is known.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome
-from shallow_mirror.types import COPIED_KINDS, SourcePartition
+from shallow_mirror.types import COPIED_KINDS, Segment, SourcePartition
 
 _KEYS = ("source_topic", "source_topic_id", "source_partition")
 COUNT_COLUMNS = [*_KEYS, "source_start", "source_end", "record_count", "kind"]
@@ -64,8 +65,12 @@ class CopiedCounter:
         """Return the offset below which no row is needed."""
         return min((offset for _, offset in self.counts), default=0)
 
+    def lowest_of(self, source: SourcePartition) -> int | None:
+        """Return the offset below which no row of a partition is needed; None: none of its rows is."""
+        return min(self._offsets.get(source, ()), default=None)
+
     def add(self, rows: pa.Table) -> None:
-        """Add COUNT_COLUMNS of settled rows."""
+        """Add COUNT_COLUMNS of settled rows, or of copies behind them."""
         if not rows.num_rows:
             return
         kinds = rows.column("kind").cast(pa.string()).to_numpy(zero_copy_only=False)
@@ -88,6 +93,24 @@ class CopiedCounter:
                 # A row whose records lie on both sides: those above are at most the offsets above.
                 above = np.minimum(counts[at], np.maximum(0, ends[at] - np.maximum(starts[at], offset)))
                 self.counts[source, offset] += int(above.sum())
+
+
+def count_rows(segments: Iterable[Segment]) -> pa.Table:
+    """Return COUNT_COLUMNS of segments that are in no table."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "source_topic": segment.source.topic,
+                "source_topic_id": segment.source.topic_id,
+                "source_partition": segment.source.partition,
+                "source_start": segment.source_start,
+                "source_end": segment.source_end,
+                "record_count": segment.record_count,
+                "kind": segment.kind.value,
+            }
+            for segment in segments
+        ]
+    )
 
 
 def to_count(report: GroupsReport) -> list[tuple[SourcePartition, int]]:
