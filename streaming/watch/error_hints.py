@@ -85,11 +85,11 @@ _REMEDY_OF_LOSS = "read.on_data_loss: continue skips what is lost; or exclude th
 
 REMEDY_OF_GONE = (
     "mirror the topic from its start with another mirror id, tables and checkpoint, or close it "
-    "(`shallow-mirror forget CONF TOPIC`)"
+    "(`shallow-mirror forget CONF TOPIC --apply`)"
 )
 REMEDY_OF_RECREATED = (
     "read.on_data_loss: continue copies what has its name now from its start, and in a mirror closing the former one does so as "
-    "well (`shallow-mirror forget CONF TOPIC`); or exclude it (topics.exclude)"
+    "well (`shallow-mirror forget CONF TOPIC --apply`); or exclude it (topics.exclude)"
 )
 
 _DEFINITE = {

@@ -141,7 +141,7 @@ def other_target_problem(source: str, before: TargetPartition, target: str, exis
 
 def gone_problem(source: str, before: TargetPartition, topic_id: str) -> str:
     """Return a sentence for a target topic that is gone. `topic_id`: of the topic that has its name now; "": there is none."""
-    remedy = f"{_NEW_START.format(source=source)} or forget it (`shallow-mirror forget CONF {source}`)"
+    remedy = f"{_NEW_START.format(source=source)} or forget it (`shallow-mirror forget CONF {source} --apply`)"
     if not topic_id:
         return f"target topic {before.topic} (for {source}) was deleted, with what was copied to it. {remedy}"
     return (
