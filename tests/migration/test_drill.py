@@ -81,12 +81,13 @@ def test_a_rollback_with_late_writes_and_a_grown_topic_goes_on_with_the_command_
     runs.create_topic(source, topic_name)
     now_ms = int(time.time() * 1000)
     for number, pause_ms in enumerate((60_000, 20_000)):
-        runs.write_stamped(source, topic_name, [(f"before-{number}-{value}", now_ms - pause_ms) for value in range(10)])
+        batch = [(f"before-{number}-{value}", now_ms - pause_ms) for value in range(10)]
+        runs.write_stamped(source, topic_name, batch, is_idempotent=True)
     assert len(consume(source, group, topic_name, 1)) == 20
     with scene(tmp_path, two_clusters, [topic_name], [group], reverse={"start": "conductor"}) as made:
         made.start_forward()
         with closing(Passage(made.files(), made.files().config.waves[0], Direction.MOVE)) as passage:
-            assert passage.longest_pause_s() == 40.0
+            assert passage.longest_pause_s() == 40.0, "between two producers"
         first, second = ([f"{name}-{number}" for number in range(5)] for name in ("late", "later"))
         late = Silent({Step.POINT_OF_NO_RETURN: lambda: runs.write(source, topic_name, first)})
         run_migration(made.files(), late, Options(launch=made.launch))

@@ -42,13 +42,72 @@ def test_only_a_measured_quiet_time_has_a_bound() -> None:
     assert (WriterSettings().quiet_s, WriterSettings(quiet="5 seconds").quiet_s) == (2.0, 5.0)
 
 
+def stamps(producer_id: int, *seconds: float, partition: int = 0, topic: str = "orders") -> list[Stamp]:
+    return [Stamp(TopicPartition(topic, partition), producer_id, int(second * 1000)) for second in seconds]
+
+
 def test_a_busy_producer_does_not_hide_the_pauses_of_another_one() -> None:
-    busy = [Stamp("orders", 7, second * 1000) for second in range(60)]
-    slow = [Stamp("orders", 8, second * 1000) for second in (50, 0, 20)]
+    busy, slow = stamps(7, *range(60)), stamps(8, 50, 0, 20)
     assert longest_gap_s(busy) == 1.0
     assert longest_gap_s([*slow, *busy]) == 30.0
-    assert longest_gap_s([Stamp("orders", 7, 0), Stamp("audit", 7, 9000), Stamp("orders", 9, 9000)]) == 0.0
+    assert longest_gap_s([*stamps(7, 0), *stamps(7, 9, topic="audit"), *stamps(9, 0)]) == 0.0
     assert longest_gap_s([]) == 0.0
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("turn_s", [(0.0,), (0.0, 1.0, 2.0), (0.0, 20.0, 40.0)])
+def test_a_writer_that_opens_a_producer_for_each_turn_pauses_between_them(turn_s: tuple[float, ...], partitions: int) -> None:
+    def turn(number: int) -> list[Stamp]:
+        began_s = number * (turn_s[-1] + 20)
+        return stamps(100 + number, *(began_s + second for second in turn_s), partition=number % partitions)
+
+    turns = [stamp for number in range(8) for stamp in turn(number)]
+    assert longest_gap_s(turns) == 20.0
+    assert longest_gap_s(reversed(turns)) == 20.0, "partitions are read in any order"
+    seconds = range(8 * (int(turn_s[-1]) + 20))
+    assert longest_gap_s([*turns, *stamps(7, *seconds, partition=partitions)]) == 20.0, "a busy one does not hide them"
+    assert longest_gap_s([*turns, *stamps(-1, *seconds)]) == 20.0
+
+
+def test_two_turns_show_a_pause_that_is_longer_than_they() -> None:
+    assert longest_gap_s([*stamps(1, 0), *stamps(2, 20)]) == 20.0
+    assert longest_gap_s([*stamps(1, 0, 1), *stamps(2, 21, 22)]) == 20.0
+    assert longest_gap_s([*stamps(-1, 0, 1), *stamps(2, 21, 22)]) == 20.0
+    day_s = 86_400.0
+    assert longest_gap_s([*stamps(1, 0), *stamps(2, day_s), *stamps(3, 2 * day_s)]) == day_s
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_restart_is_no_pause_between_turns(restarts: int) -> None:
+    """Each producer writes once a second for ten minutes, and the next one begins 30 s later."""
+    written = [
+        stamp
+        for number in range(restarts + 1)
+        for stamp in stamps(number, *(number * 630 + second for second in range(601)), partition=number % 2)
+    ]
+    assert longest_gap_s(written) == 1.0
+    young = stamps(50, (restarts + 1) * 630)
+    assert longest_gap_s([*written, *young]) == 1.0, "a producer that has just been started again"
+
+
+def test_instances_that_begin_after_one_pause_do_not_make_it_a_rhythm() -> None:
+    """A service whose two instances start again, 100 s after the start of the one before."""
+    assert longest_gap_s([*stamps(1, *range(101)), *stamps(2, *range(130, 200)), *stamps(3, *range(132, 200))]) == 1.0
+
+
+def test_a_pause_that_did_not_come_again_is_forgotten() -> None:
+    """A trial with a producer of its own, 40 s before the application began; or a job that runs no more."""
+    trials = [*stamps(1, 0), *stamps(2, 40), *stamps(3, 80)]
+    assert longest_gap_s([*trials, *stamps(4, *range(120, 150))]) == 40.0
+    assert longest_gap_s([*trials, *stamps(4, *range(120, 600))]) == 1.0
+    assert longest_gap_s([*trials, *stamps(-1, *range(600))]) == 1.0
+
+
+def test_a_producer_that_may_have_written_before_what_was_read_ends_no_pause() -> None:
+    """The last batches of a busy partition begin 10 s ago, those of another one are from an hour ago."""
+    read = [*stamps(1, 0), *stamps(2, *range(3600, 3610), partition=1), *stamps(3, *range(3601, 3610), partition=1)]
+    assert longest_gap_s(read) == 3601.0
+    assert longest_gap_s(read, {TopicPartition("orders", 1)}) == 1.0
 
 
 def test_a_rest_that_an_append_ends_is_a_pause() -> None:

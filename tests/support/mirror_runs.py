@@ -263,9 +263,12 @@ def write(bootstrap: str, topic: str, values: Sequence[str], partition: int = 0)
     write_stamped(bootstrap, topic, [(value, 0) for value in values], partition)
 
 
-def write_stamped(bootstrap: str, topic: str, records: Sequence[tuple[str, int]], partition: int = 0) -> None:
-    """One record batch of (value, timestamp in ms); 0 is now."""
-    producer = one_batch_producer(bootstrap, topic, **{"message.max.bytes": 10_000_000})
+def write_stamped(
+    bootstrap: str, topic: str, records: Sequence[tuple[str, int]], partition: int = 0, *, is_idempotent: bool = False
+) -> None:
+    """One record batch of (value, timestamp in ms); 0 is now. `is_idempotent`: with a producer id, another one each time."""
+    settings = {"message.max.bytes": 10_000_000, "enable.idempotence": is_idempotent}
+    producer = one_batch_producer(bootstrap, topic, **settings)
     for value, at_ms in records:
         producer.produce(topic, value, partition=partition, timestamp=at_ms)
     assert producer.flush(60) == 0

@@ -22,7 +22,7 @@ TAIL_S = 10.0
 
 
 def read_longest_pause_s(cluster: Cluster, client: ClientConfig, ends: LogEnds) -> float:
-    """Return the longest pause between the last batches of each writer. Raises RetriableError, ConfigError."""
+    """Return the longest pause between the last batches of the writers. Raises RetriableError, ConfigError."""
     written = {name: log.stable for name, log in ends.items() if log.stable > 0}
     if not written:
         return 0.0
@@ -32,6 +32,7 @@ def read_longest_pause_s(cluster: Cluster, client: ClientConfig, ends: LogEnds) 
     tails = {name: offset for name, offset in offsets.items() if offset < written[name]}
     if not tails:
         return 0.0
+    cut = {name for name, offset in tails.items() if offset > starts[name].offset}
     with BatchConsumer(client) as consumer:
         consumer.assign(tails)
 
@@ -44,8 +45,8 @@ def read_longest_pause_s(cluster: Cluster, client: ClientConfig, ends: LogEnds) 
                     return  # a format before Kafka 0.11, damage, or retention: what was read has to do
                 for batch in batches:
                     left_bytes -= batch.size_bytes
-                    yield Stamp(batch.topic_partition.topic, batch.producer_id, batch.max_timestamp_ms)
+                    yield Stamp(batch.topic_partition, batch.producer_id, batch.max_timestamp_ms)
                 if time.monotonic() > give_up_at_s or left_bytes < 0:
                     return
 
-        return longest_gap_s(stamps())
+        return longest_gap_s(stamps(), cut)
