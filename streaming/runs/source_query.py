@@ -119,7 +119,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         topics = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         with_position = frozenset(source.topic for source in positions) & names
         require_authorized_topics(
-            self.source, topics_of.include, with_position, topics, deadline, waits_for_topics=not self.available_now
+            self.source, topics_of, with_position, topics, deadline, waits_for_topics=not self.available_now
         )
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         waiting = [source for source in positions if planner_config.waits_if_recreated(source.topic)]

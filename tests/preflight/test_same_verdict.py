@@ -188,6 +188,12 @@ def hidden_topic(planned: Planned) -> Mapping[str, Any]:
     return {"topics": {"include": ["secret"]}}
 
 
+def excluded_topic_that_is_hidden(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    planned.source.change_always("Metadata", error(29, ("secret", -1)))
+    return {"topics": {"include": ["orders", "secret"], "exclude": ["secret"]}}
+
+
 def nothing_that_matches(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders")
     return {"topics": {"include": ["bills.*"]}}
@@ -251,6 +257,9 @@ CASES = {
     ),
     "a named topic that is hidden": refused(
         hidden_topic, "source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret"
+    ),
+    "a named topic that is hidden and excluded": Case(
+        arrange=excluded_topic_that_is_hidden, sentence="secret", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "no topic that matches": refused(
         nothing_that_matches, "no topic of the source matches bills.* (topics.include), so nothing is copied before one does"

@@ -270,10 +270,11 @@ class _Preflight:
         """Return the number of partitions by source topic."""
         names = sorted(listing.topic_ids)
         mirrored = {topic for topic in mirrored if self._config.topics.is_included(topic)}
-        hidden = unauthorized_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
+        include, exclude = self._config.topics.include, self._config.topics.exclude
+        hidden = unauthorized_topics(self._source, include, mirrored, names, self._deadline(), exclude=exclude)
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
-            what = nothing_matches(self._config.topics.include)
+            what = nothing_matches(include)
             self._findings.append(Finding(Level.STOPS, f"cluster {self._config.source.alias}", what))
             return {}
         listed = self._source.metadata(names, self._deadline()).topics

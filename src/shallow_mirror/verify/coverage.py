@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror import routing
-from shallow_mirror.broker import Cluster
+from shallow_mirror.broker import Cluster, TopicMetadata
 from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig
@@ -23,7 +22,7 @@ class SourceExtent:
     logs: Mapping[SourcePartition, OffsetRange]
     """From the log start to the end that the isolation level shows."""
     unknown: tuple[str, ...]
-    """A sentence for each pattern of `topics.include` that matches no topic, and each partition whose leader does not answer."""
+    """A sentence for each entry of `topics.include` that matches no topic, and each partition whose leader does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def read_source_extent(
     return SourceExtent(
         logs={partitions[name]: OffsetRange(starts[name].offset, max(starts[name].offset, end)) for name, end in ends.items()},
         unknown=(
-            *(_unmatched(cluster, config, chosen, deadline) if topics is None else ()),
+            *(_unmatched(cluster, config, listed, deadline) if topics is None else ()),
             *(f"{name}: where its log ends at the source is not known: {error}" for name, error in sorted(errors.items())),
         ),
     )
@@ -84,9 +83,10 @@ def coverage(extent: SourceExtent, positions: Mapping[SourcePartition, Position]
     return Coverage(uncovered=tuple(uncovered), behind_offsets=sum(behind), behind_partitions=len(behind))
 
 
-def _unmatched(cluster: Cluster, config: MirrorConfig, chosen: Collection[str], deadline: Deadline) -> Iterator[str]:
+def _unmatched(cluster: Cluster, config: MirrorConfig, listed: Mapping[str, TopicMetadata], deadline: Deadline) -> Iterator[str]:
     """Yield a sentence for each pattern without a topic; brokers hide topics that our user may not describe."""
-    without = [pattern for pattern in config.topics.include if not any(re.fullmatch(pattern, name) for name in chosen)]
+    topics = [name for name, topic in listed.items() if topic.error_code == 0 and not topic.is_internal]
+    without = routing.unmatched_entries(config.topics.include, config.topics.exclude, topics)
     hidden = missing_topics(cluster, [pattern for pattern in without if routing.is_plain_name(pattern)], deadline).hidden
     for pattern in without:
         why = hidden.get(pattern, "the source has no such topic, or hides it because DESCRIBE is not granted")
