@@ -18,7 +18,9 @@ from tests.preflight.conftest import OPEN, Planned
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
 
+from shallow_mirror.broker import MAX_NOTE_BYTES
 from shallow_mirror.broker.admin import Operation
+from shallow_mirror.broker.produce import MAX_RECEIPT_BYTES
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
@@ -233,6 +235,22 @@ def short_transactions(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def short_metadata(limit: int) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what lowers the limit of the metadata of offsets, which receipts are."""
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        planned.target.broker_configs["offset.metadata.max.bytes"] = str(limit)
+        return {}
+
+    return arrange
+
+
+def hidden_broker_settings(planned: Planned) -> Mapping[str, Any]:
+    planned.target.change_always("DescribeConfigs", error(31, ("1", -1)))
+    return short_metadata(100)(planned)
+
+
 CASES = {
     "a target that recompresses": refused(target_with(**{"compression.type": "zstd"}), "has compression.type=zstd: the broker"),
     "fewer partitions": refused(fewer_partitions, "has fewer partitions (1) than source topic orders (2): add partitions"),
@@ -320,6 +338,27 @@ CASES = {
     ),
     "a batch that is too old": Case(
         arrange=old_batch, sentence="message.timestamp.before.max.ms=3600000", preflight=Verdict.STOPS, run=Verdict.PASSES
+    ),
+    "brokers that take no receipts": refused(
+        short_metadata(MAX_RECEIPT_BYTES - 1),
+        f"has offset.metadata.max.bytes={MAX_RECEIPT_BYTES - 1}: receipts of transactions need up to {MAX_RECEIPT_BYTES} bytes: set "
+        f"offset.metadata.max.bytes to {MAX_RECEIPT_BYTES} or more on all brokers of the target (the default is 4096)",
+    ),
+    "brokers that take receipts, and no registration": Case(
+        arrange=short_metadata(MAX_RECEIPT_BYTES),
+        sentence="offset.metadata.max.bytes",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "brokers that take every registration": Case(
+        arrange=short_metadata(MAX_NOTE_BYTES),
+        sentence="offset.metadata.max.bytes",
+        preflight=Verdict.PASSES,
+        run=Verdict.PASSES,
+    ),
+    # Nobody may say: the run finds out, and names the setting then.
+    "settings of brokers are hidden": Case(
+        arrange=hidden_broker_settings, sentence="offset.metadata.max.bytes=", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "brokers that end transactions sooner": refused(
         short_transactions, "write.transaction_timeout_ms: 60000 is above transaction.max.timeout.ms of the target's brokers"

@@ -26,10 +26,10 @@ from shallow_mirror.preflight.clusters import (
     broker_problems,
     group_log_problems,
     read_broker_settings,
+    setting_problems,
     slot_problems,
     source_right_problems,
     target_right_problems,
-    timeout_problems,
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level, sentences
@@ -246,7 +246,7 @@ class _Preflight:
         self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)
         self._findings += broker_problems(self._target, alias, target_nodes, self._deadline, is_target=True)
         self._broker_settings, refused = read_broker_settings(self._target, target_nodes, self._deadline)
-        self._findings += timeout_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
+        self._findings += setting_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
 
     def _open_map(self) -> OffsetMap | None:
         """Open the map; None before the first run. Raises ConfigError if it is another mirror's, or of other clusters."""
