@@ -22,6 +22,25 @@ def test_patterns_match_whole_names_and_exclusions_win(topic: str, included: boo
     assert routing.is_included(topic, ["orders.*"], [".*tmp"]) is included
 
 
+@pytest.mark.parametrize(
+    ("include", "exclude", "topics", "unmatched"),
+    [
+        (["a", "b"], [], ["a"], ["b"]),
+        (["a", "b.*"], [], ["a"], ["b.*"]),
+        (["a", "b"], ["b"], ["a", "b"], []),  # there is such a topic, and it is excluded
+        (["a", "b"], ["b"], ["a"], []),
+        (["a", "b.*"], ["b1"], ["a", "b1"], []),
+        (["a", "b.*"], ["b1"], ["a"], ["b.*"]),  # it asks for more than is excluded
+        (["a", ".*"], [], ["a"], []),
+        (["__a"], [], ["__a"], ["__a"]),
+    ],
+)
+def test_what_matches_no_topic_is_named_unless_it_is_excluded(
+    include: list[str], exclude: list[str], topics: list[str], unmatched: list[str]
+) -> None:
+    assert routing.unmatched_entries(include, exclude, topics) == unmatched
+
+
 @pytest.mark.slow
 @given(_TOPICS)
 def test_internal_topics_never_match(topic: str) -> None:

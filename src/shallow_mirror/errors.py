@@ -506,7 +506,10 @@ class SparkLostError(MirrorError):
 
 @dataclass(eq=False, repr=False)
 class IncompleteRunError(MirrorError):
-    """A run up to the log ends of its start has ended without some partitions. `left_out`: each with the reason."""
+    """A run up to the log ends of its start has ended without some partitions, or entries of `topics.include` match no topic.
+
+    `left_out`: each with the reason.
+    """
 
     left_out: Sequence[str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 INTERNAL_PREFIX = "__"
@@ -37,6 +37,20 @@ def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, i
     return any(re.fullmatch(pattern, topic) for pattern in include) and not any(
         re.fullmatch(pattern, topic) for pattern in exclude
     )
+
+
+def unmatched_entries(include: Iterable[str], exclude: Sequence[str], topics: Collection[str]) -> list[str]:
+    """Return the entries of `include` that match none of `topics`: what was asked for, and is not there.
+
+    `topics`: without internal ones, with excluded ones. An entry of which everything is excluded asks for nothing: one that
+    matches excluded topics only, or a plain name that `exclude` matches, whether there is such a topic or not.
+    """
+    return [
+        entry
+        for entry in include
+        if not any(is_included(topic, [entry], ()) for topic in topics)
+        and not (is_plain_name(entry) and any(re.fullmatch(pattern, entry) for pattern in exclude))
+    ]
 
 
 def is_plain_name(pattern: str) -> bool:

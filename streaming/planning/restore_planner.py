@@ -7,7 +7,6 @@ order of its offsets.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shallow_mirror import routing
 from shallow_mirror.archive_reading import state_at_cut
 from shallow_mirror.archive_reading.archive_history import Incarnation
 from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record, offsets_without_hole
@@ -46,8 +46,6 @@ from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, Topi
 _log = logging.getLogger(__name__)
 
 _SHOWN_TOPICS = 10
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""An element of `topics.include` that names one topic. A dot is in names more often than it is meant to match anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +283,8 @@ class RestorePlanner:
     def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:
         """Raise ConfigError if the archive has no topic to restore, or none of a name that is given."""
         patterns, known = self._config.topics.include, (*included, *others)
-        unmatched = [pattern for pattern in patterns if not any(re.fullmatch(pattern, topic) for topic in known)]
-        missing = [pattern for pattern in unmatched if _TOPIC_NAME.fullmatch(pattern)]
+        unmatched = routing.unmatched_entries(patterns, self._config.topics.exclude, known)
+        missing = [pattern for pattern in unmatched if routing.is_plain_name(pattern)]
         if included and not missing:
             self.unmatched_patterns = tuple(unmatched)
             return

@@ -18,6 +18,7 @@ from shallow_mirror.mirror_maker.heartbeats import heartbeats
 from shallow_mirror.schemas import schema_sync
 from shallow_mirror.sinks import Observer
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runs.broker_limits import require_room_for_receipts
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runs.permissions import require_acls
@@ -72,6 +73,10 @@ class _MirrorRun(Run[MirrorConfig]):
     def check(self) -> None:
         self.supervisor.retry_forever(
             "permissions", lambda: require_acls(self.config, self.source, self.target, self.supervisor.deadline())
+        )
+        self.supervisor.retry_forever(
+            "settings of brokers",
+            lambda: require_room_for_receipts(self.target, self.config.target_cluster_name, self.supervisor.deadline()),
         )
 
     def take_over(self) -> LedgerOwner:

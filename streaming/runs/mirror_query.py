@@ -268,7 +268,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         deadline = self.supervisor.deadline()
         controls = self.controls.read()
         planner_config = PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids, not_copied=controls.not_copied)
-        listing = self.list_source(planner_config, deadline)
+        listing = self.list_source(planner_config, deadline, closed={topic.topic for topic in self.forgotten.at_ms})
         positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
         self.cycles.exempt(controls.without_cycle, controls.returned)
         self._leave_out_new(topics.keys() - listing.with_position)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror import routing
@@ -12,6 +11,7 @@ from shallow_mirror.broker.admin import Operation, Permissions, missing_slot_per
 from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.sections import SourceTopicSettings
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GROUP_LOG
@@ -27,22 +27,28 @@ TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 
 
 def unauthorized_topics(
-    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+    source: Cluster,
+    include: Sequence[str],
+    mirrored: Collection[str],
+    listed: Collection[str],
+    deadline: Deadline,
+    *,
+    exclude: Sequence[str] = (),
 ) -> Mapping[str, str]:
-    """Return missing permissions by topic: of `mirrored`, and of plain names in `include` that match nothing. Raises
-    RetriableError.
+    """Return missing permissions by topic: of `mirrored`, and of plain names in `include` that match nothing and are not
+    excluded. Raises RetriableError.
 
     A broker does not say whether a topic exists that our user may not describe.
     """
     listed = set(listed)
-    unlisted = (pattern for pattern in include if pattern not in listed and routing.is_plain_name(pattern))
-    named = {pattern for pattern in unlisted if not any(re.fullmatch(pattern, name) for name in listed)}
+    unmatched = routing.unmatched_entries(include, exclude, listed)
+    named = {entry for entry in unmatched if routing.is_plain_name(entry)}
     return missing_topics(source, sorted(named.union(mirrored) - listed), deadline).hidden
 
 
 def require_authorized_topics(
     source: Cluster,
-    include: Sequence[str],
+    topics: SourceTopicSettings,
     mirrored: Collection[str],
     listed: Collection[str],
     deadline: Deadline,
@@ -53,13 +59,13 @@ def require_authorized_topics(
 
     If nothing matches at all, warn if the run waits for topics; else raise ConfigError: it would end without a copy.
     """
-    unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
+    unauthorized = unauthorized_topics(source, topics.include, mirrored, listed, deadline, exclude=topics.exclude)
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
     if not listed and not mirrored:
         if not waits_for_topics:
-            raise ConfigError(nothing_matches(include))
-        _log.warning("%s", nothing_matches(include))
+            raise ConfigError(nothing_matches(topics.include))
+        _log.warning("%s", nothing_matches(topics.include))
 
 
 def nothing_matches(include: Sequence[str]) -> str:
@@ -76,7 +82,7 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
-    unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline)
+    unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline, exclude=config.topics.exclude)
     targets = sorted({routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics})
     of_source, of_target = (
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})

@@ -37,6 +37,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
     unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
+from shallow_mirror.streaming.runs.broker_limits import require_room_for_receipts
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
@@ -112,6 +113,12 @@ class _RestoreRun(Run[RestoreConfig]):
         if not self.archive.location.is_read_by_spark:
             self._open_archive()
         self._target_cluster_id = self.cluster_id(self.target, self.config.target_cluster_name)
+
+    def check(self) -> None:
+        self.supervisor.retry_forever(
+            "settings of brokers",
+            lambda: require_room_for_receipts(self.target, self.config.target_cluster_name, self.supervisor.deadline()),
+        )
 
     def on_session(self, session: RunSession) -> None:
         self.archive = self.archive.with_session(session.spark)

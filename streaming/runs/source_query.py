@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from shallow_mirror.broker import Cluster, TopicMetadata
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import ArchiveConfig, MirrorConfig
+from shallow_mirror.config.unmatched_topics import unmatched_sentences
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
@@ -107,8 +108,13 @@ class SourceQuery(ABC, Generic[SourceConfig]):
     def positions(self) -> dict[SourcePartition, Position]:
         return self.owner.positions()
 
-    def list_source(self, planner_config: PlannerConfig, deadline: Deadline) -> SourceListing:
-        """List the source, before anything is planned. Raises ConfigError for topics that may not be read, DataLossError."""
+    def list_source(
+        self, planner_config: PlannerConfig, deadline: Deadline, *, closed: Collection[str] = frozenset()
+    ) -> SourceListing:
+        """List the source, before anything is planned. Raises ConfigError for topics that may not be read, DataLossError.
+
+        `closed`: topics that the operator has forgotten, which need not be there.
+        """
         positions, topics_of = self.positions(), self.config.topics
         count = counted(len(positions), "partition")
         self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
@@ -119,8 +125,10 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         topics = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         with_position = frozenset(source.topic for source in positions) & names
         require_authorized_topics(
-            self.source, topics_of.include, with_position, topics, deadline, waits_for_topics=not self.available_now
+            self.source, topics_of, with_position, topics, deadline, waits_for_topics=not self.available_now
         )
+        if known := {*topics, *with_position}:
+            self.reporter.on_unmatched(unmatched_sentences(self.source, topics_of, known.union(closed), deadline))
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         waiting = [source for source in positions if planner_config.waits_if_recreated(source.topic)]
         recreated = recreated_topics(waiting, topic_ids)

@@ -91,6 +91,9 @@ REMEDY_OF_RECREATED = (
     "read.on_data_loss: continue copies what has its name now from its start, and in a mirror closing the former one does so as "
     "well (`shallow-mirror forget CONF TOPIC --apply`); or exclude it (topics.exclude)"
 )
+REMEDY_OF_UNMATCHED = (
+    "correct it, or take it out of topics.include; a run without --available-now waits for topics that are created later"
+)
 
 _DEFINITE = {
     "TopicGoneError": REMEDY_OF_GONE,

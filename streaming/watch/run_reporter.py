@@ -29,6 +29,7 @@ from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.spark import temp_dirs
 from shallow_mirror.streaming.watch.error_hints import (
+    REMEDY_OF_UNMATCHED,
     problem_of_early_ends,
     problem_of_end,
     problem_of_retry,
@@ -77,6 +78,7 @@ class RunReporter:
         """Ends of a restore; None: a planner writes the ends of the source."""
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
         self._gone_topics: tuple[tuple[str, Problem], ...] = ()
+        self._unmatched: tuple[str, ...] = ()
         self.left_out = LeftOutReporter(
             left_out_path, planner_state.left_out_path(run.checkpoint), report=self.record_problem, count=self._count_left_out
         )
@@ -265,6 +267,13 @@ class RunReporter:
         for _, problem in problems:
             self.record_problem(problem)
 
+    def on_unmatched(self, sentences: tuple[str, ...]) -> None:
+        """Record entries of `topics.include` that match no topic. A run with `available_now` does not end well with them."""
+        for text in sentences:
+            if text not in self._unmatched:
+                self.record_problem(Problem(kind=ProblemKind.CONFIG, text=text, remedy=REMEDY_OF_UNMATCHED))
+        self._unmatched = sentences
+
     def on_caught_up(self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = ()) -> None:
         """Report that a run with `available_now` has ended. Raise IncompleteRunError if it left something out.
 
@@ -277,6 +286,7 @@ class RunReporter:
         left_out = [f"{left.source.topic_partition} ({left.reason})" for left in partitions]
         topics = {left.source.topic for left in partitions}
         left_out += [problem.text for name, problem in self._gone_topics if name not in topics]
+        left_out += self._unmatched
         if left_out:
             raise IncompleteRunError(left_out)
         count = self._micro_batch_count

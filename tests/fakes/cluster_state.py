@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, PartitionKey, Transactions
+from tests.fakes.coordinators import MAX_METADATA_BYTES, MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, PartitionKey, Transactions
 from tests.fakes.partition_log import PartitionLog
 from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, RefusedError
 
@@ -23,10 +23,14 @@ class ClusterState:
         self.cluster_id, self.now_ms = cluster_id, now_ms
         self.lock = threading.Condition(threading.RLock())
         self.nodes: dict[int, Address] = {}
-        self.broker_configs = {"transaction.max.timeout.ms": str(MAX_TIMEOUT_MS), "default.replication.factor": "1"}
+        self.broker_configs = {
+            "transaction.max.timeout.ms": str(MAX_TIMEOUT_MS),
+            "default.replication.factor": "1",
+            "offset.metadata.max.bytes": str(MAX_METADATA_BYTES),
+        }
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.logs: dict[PartitionKey, PartitionLog] = {}
-        self.groups = Groups()
+        self.groups = Groups(lambda: int(self.broker_configs.get("offset.metadata.max.bytes", MAX_METADATA_BYTES)))
         self.transactions = Transactions(
             self.logs, self.groups, now_ms, lambda: int(self.broker_configs["transaction.max.timeout.ms"])
         )

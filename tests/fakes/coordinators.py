@@ -50,7 +50,8 @@ class Committed(NamedTuple):
 class Groups:
     """Offsets of groups; those of an open transaction wait for its marker."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_metadata_bytes: Callable[[], int] = lambda: MAX_METADATA_BYTES) -> None:
+        self._max_metadata_bytes = max_metadata_bytes
         self.offsets: dict[tuple[str, PartitionKey], Committed] = {}
         self.members: dict[str, list[str]] = {}
         """Client ids of the members of each group that has any. Who is none of them commits nothing for it."""
@@ -73,7 +74,7 @@ class Groups:
             offsets.pop((group, topic_partition), None)
 
     def _require_short(self, committed: Committed) -> None:
-        if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:
+        if len((committed.metadata or "").encode()) > self._max_metadata_bytes():
             raise RefusedError(12)
 
     def names(self) -> list[str]:

@@ -308,7 +308,8 @@ def test_broker_settings_that_may_not_be_read_are_not_known(planned: Planned) ->
     planned.target.change("DescribeConfigs", error(31))
     report = planned.check()
     assert report.is_fine
-    assert "transaction.max.timeout.ms and the defaults of new topics are not known" in sentences(report, Level.UNKNOWN)[0]
+    expected = "transaction.max.timeout.ms, offset.metadata.max.bytes and the defaults of new topics are not known"
+    assert expected in sentences(report, Level.UNKNOWN)[0]
 
 
 @pytest.mark.parametrize(

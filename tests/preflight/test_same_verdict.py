@@ -18,7 +18,9 @@ from tests.preflight.conftest import OPEN, Planned
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
 
+from shallow_mirror.broker import MAX_NOTE_BYTES
 from shallow_mirror.broker.admin import Operation
+from shallow_mirror.broker.produce import MAX_RECEIPT_BYTES
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
@@ -188,9 +190,25 @@ def hidden_topic(planned: Planned) -> Mapping[str, Any]:
     return {"topics": {"include": ["secret"]}}
 
 
+def excluded_topic_that_is_hidden(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    planned.source.change_always("Metadata", error(29, ("secret", -1)))
+    return {"topics": {"include": ["orders", "secret"], "exclude": ["secret"]}}
+
+
 def nothing_that_matches(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders")
     return {"topics": {"include": ["bills.*"]}}
+
+
+def naming(*entries: str) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what creates the topic orders on both clusters, and asks for others as well."""
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        return {"topics": {"include": ["orders", *entries]}}
+
+    return arrange
 
 
 def filled_target(planned: Planned) -> Mapping[str, Any]:
@@ -215,6 +233,22 @@ def short_transactions(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders")
     planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
     return {}
+
+
+def short_metadata(limit: int) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what lowers the limit of the metadata of offsets, which receipts are."""
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        planned.target.broker_configs["offset.metadata.max.bytes"] = str(limit)
+        return {}
+
+    return arrange
+
+
+def hidden_broker_settings(planned: Planned) -> Mapping[str, Any]:
+    planned.target.change_always("DescribeConfigs", error(31, ("1", -1)))
+    return short_metadata(100)(planned)
 
 
 CASES = {
@@ -252,6 +286,9 @@ CASES = {
     "a named topic that is hidden": refused(
         hidden_topic, "source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret"
     ),
+    "a named topic that is hidden and excluded": Case(
+        arrange=excluded_topic_that_is_hidden, sentence="secret", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
     "no topic that matches": refused(
         nothing_that_matches, "no topic of the source matches bills.* (topics.include), so nothing is copied before one does"
     ),
@@ -262,6 +299,26 @@ CASES = {
         preflight=Verdict.STOPS,
         run=Verdict.WARNS,
         available_now=False,
+    ),
+    # With --available-now the start passes, and the end of the run does not.
+    "a name without a topic": Case(
+        arrange=naming("bills"),
+        sentence="topics.include: bills: the source has no such topic, or hides it because DESCRIBE is not granted",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a name without a topic yet": Case(
+        arrange=naming("bills"),
+        sentence="topics.include: bills: the source has no such topic, or hides it because DESCRIBE is not granted",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+        available_now=False,
+    ),
+    "a pattern without a topic": Case(
+        arrange=naming("bills.*"),
+        sentence="topics.include: bills.*: the source has no such topic, or hides it because DESCRIBE is not granted",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
     ),
     "a target that others have written to": Case(
         arrange=filled_target,
@@ -281,6 +338,27 @@ CASES = {
     ),
     "a batch that is too old": Case(
         arrange=old_batch, sentence="message.timestamp.before.max.ms=3600000", preflight=Verdict.STOPS, run=Verdict.PASSES
+    ),
+    "brokers that take no receipts": refused(
+        short_metadata(MAX_RECEIPT_BYTES - 1),
+        f"has offset.metadata.max.bytes={MAX_RECEIPT_BYTES - 1}: receipts of transactions need up to {MAX_RECEIPT_BYTES} bytes: set "
+        f"offset.metadata.max.bytes to {MAX_RECEIPT_BYTES} or more on all brokers of the target (the default is 4096)",
+    ),
+    "brokers that take receipts, and no registration": Case(
+        arrange=short_metadata(MAX_RECEIPT_BYTES),
+        sentence="offset.metadata.max.bytes",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "brokers that take every registration": Case(
+        arrange=short_metadata(MAX_NOTE_BYTES),
+        sentence="offset.metadata.max.bytes",
+        preflight=Verdict.PASSES,
+        run=Verdict.PASSES,
+    ),
+    # Nobody may say: the run finds out, and names the setting then.
+    "settings of brokers are hidden": Case(
+        arrange=hidden_broker_settings, sentence="offset.metadata.max.bytes=", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "brokers that end transactions sooner": refused(
         short_transactions, "write.transaction_timeout_ms: 60000 is above transaction.max.timeout.ms of the target's brokers"

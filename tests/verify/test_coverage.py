@@ -96,6 +96,32 @@ def test_a_pattern_without_a_topic_is_not_covered(tmp_path: Path, include: list[
         assert mirrored.verify().uncovered == (expected,)
 
 
+@pytest.mark.parametrize(
+    ("include", "exclude"),
+    [
+        ([TOPIC, "payments"], ["payments"]),
+        ([TOPIC, "pay.*"], ["payments"]),
+        ([TOPIC, "gone"], ["g.*"]),
+    ],
+)
+def test_a_pattern_of_which_everything_is_excluded_asks_for_nothing(
+    tmp_path: Path, include: list[str], exclude: list[str]
+) -> None:
+    with Mirrored(tmp_path, topics={"include": include, "exclude": exclude}) as mirrored:
+        mirrored.mirror(batch(0, 10))
+        mirrored.source.create_topic("payments")
+        mirrored.source.seed(("payments", 0), batch(0, 3))
+        report = mirrored.verify()
+    assert (report.is_equal, report.uncovered) == (True, ())
+
+
+def test_a_pattern_of_which_only_some_is_excluded_is_not_covered_without_the_rest(tmp_path: Path) -> None:
+    with Mirrored(tmp_path, topics={"include": [TOPIC, "pay.*"], "exclude": ["payments"]}) as mirrored:
+        mirrored.mirror(batch(0, 10))
+        (sentence,) = mirrored.verify().uncovered
+    assert sentence.startswith("topics.include: pay.*: the source has no such topic")
+
+
 def test_a_topic_that_brokers_hide_is_named_with_the_grant(tmp_path: Path) -> None:
     with Mirrored(tmp_path, topics={"include": [TOPIC, "payments"]}) as mirrored:
         mirrored.mirror(batch(0, 10))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from shallow_mirror.broker import Cluster
+from shallow_mirror.broker import MAX_NOTE_BYTES, Cluster
 from shallow_mirror.broker.admin import Operation, Permissions, missing_slot_permissions
 from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
-from shallow_mirror.broker.produce import read_receipts
+from shallow_mirror.broker.produce import METADATA_LIMIT, read_receipts, receipt_limit_problem
 from shallow_mirror.broker.produce.txn import describe_txn, timeout_problem
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import GroupSettings
@@ -108,7 +108,7 @@ def slot_problems(
             yield Finding(Level.STOPS, f"cluster {alias}", str(error))
 
 
-def timeout_problems(
+def setting_problems(
     alias: str, settings: Mapping[int, Mapping[str, str]], refused: Mapping[int, str], transaction_timeout_ms: int
 ) -> Iterator[Finding]:
     """Pure."""
@@ -117,9 +117,23 @@ def timeout_problems(
         if max_timeout is not None and int(max_timeout) < transaction_timeout_ms:
             what = f"has {_MAX_TIMEOUT}={max_timeout}: {timeout_problem(transaction_timeout_ms)}"
             yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
+        yield from _metadata_problems(f"cluster {alias}, broker {node_id}", broker_settings)
     for node_id, reason in refused.items():
-        what = f"{_MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
+        what = f"{_MAX_TIMEOUT}, {METADATA_LIMIT} and the defaults of new topics are not known: {reason}"
         yield Finding(Level.UNKNOWN, f"cluster {alias}, broker {node_id}", what)
+
+
+def _metadata_problems(subject: str, broker_settings: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether receipts of transactions, and the notes of the mirror, are short enough for the broker: metadata of offsets."""
+    problem, limit = receipt_limit_problem(broker_settings), broker_settings.get(METADATA_LIMIT)
+    if problem is not None:
+        yield Finding(Level.STOPS, subject, problem)
+    elif limit is not None and int(limit) < MAX_NOTE_BYTES:
+        what = (
+            f"has {METADATA_LIMIT}={limit}, and the registration of a mirror may need {MAX_NOTE_BYTES} bytes: where it does not "
+            "fit, other mirrors do not detect replication rings through this one, and older tables of it may not be noticed"
+        )
+        yield Finding(Level.DOUBT, subject, what)
 
 
 def source_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls, TopicControls
 from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
+from shallow_mirror.config.unmatched_topics import unmatched_sentences
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GROUP_LOG
@@ -25,10 +26,10 @@ from shallow_mirror.preflight.clusters import (
     broker_problems,
     group_log_problems,
     read_broker_settings,
+    setting_problems,
     slot_problems,
     source_right_problems,
     target_right_problems,
-    timeout_problems,
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level, sentences
@@ -178,7 +179,7 @@ class _Preflight:
             planner, listing = self._list_source(controls)
         guard.read_registrations()
         guard.require_no_cycles(listing.topic_ids)
-        partitions = self._partition_counts(listing, mirrored)
+        partitions = self._partition_counts(listing, mirrored, {topic.topic for topic in controls.forgotten.at_ms})
         plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, offsets, controls.not_copied, self._deadline)
@@ -245,7 +246,7 @@ class _Preflight:
         self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)
         self._findings += broker_problems(self._target, alias, target_nodes, self._deadline, is_target=True)
         self._broker_settings, refused = read_broker_settings(self._target, target_nodes, self._deadline)
-        self._findings += timeout_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
+        self._findings += setting_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
 
     def _open_map(self) -> OffsetMap | None:
         """Open the map; None before the first run. Raises ConfigError if it is another mirror's, or of other clusters."""
@@ -266,16 +267,21 @@ class _Preflight:
 
         self._findings += slot_problems(self._target, alias, names, offset_map, ask_controls, self._deadline)
 
-    def _partition_counts(self, listing: LogEnds, mirrored: Collection[str]) -> dict[str, int]:
-        """Return the number of partitions by source topic."""
+    def _partition_counts(self, listing: LogEnds, mirrored: Collection[str], closed: Collection[str]) -> dict[str, int]:
+        """Return the number of partitions by source topic. `closed`: topics that the operator has forgotten."""
         names = sorted(listing.topic_ids)
         mirrored = {topic for topic in mirrored if self._config.topics.is_included(topic)}
-        hidden = unauthorized_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
+        include, exclude = self._config.topics.include, self._config.topics.exclude
+        hidden = unauthorized_topics(self._source, include, mirrored, names, self._deadline(), exclude=exclude)
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
-            what = nothing_matches(self._config.topics.include)
+            what = nothing_matches(include)
             self._findings.append(Finding(Level.STOPS, f"cluster {self._config.source.alias}", what))
             return {}
+        known = {*names, *mirrored, *hidden, *closed}
+        for sentence in unmatched_sentences(self._source, self._config.topics, known, self._deadline()):
+            what = f"{sentence}; `run --available-now` copies the others and ends with exit code 1, any other run waits for it"
+            self._findings.append(Finding(Level.DOUBT, f"cluster {self._config.source.alias}", what))
         listed = self._source.metadata(names, self._deadline()).topics
         partitions = {name: len(listed[name].partitions) for name in names}
         self._findings += _leaderless(listing, partitions)

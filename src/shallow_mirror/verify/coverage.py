@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.unmatched_topics import unmatched_sentences
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SourcePartition, TopicPartition
@@ -23,7 +22,7 @@ class SourceExtent:
     logs: Mapping[SourcePartition, OffsetRange]
     """From the log start to the end that the isolation level shows."""
     unknown: tuple[str, ...]
-    """A sentence for each pattern of `topics.include` that matches no topic, and each partition whose leader does not answer."""
+    """A sentence for each entry of `topics.include` that matches no topic, and each partition whose leader does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,12 @@ class Coverage:
 
 
 def read_source_extent(
-    cluster: Cluster, config: MirrorConfig, topics: Collection[str] | None, deadline: Deadline
+    cluster: Cluster, config: MirrorConfig, topics: Collection[str] | None, closed: Collection[str], deadline: Deadline
 ) -> SourceExtent:
-    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError if no leader answers."""
+    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError if no leader answers.
+
+    `closed`: topics that the operator has forgotten, which need not be there.
+    """
     listed = cluster.metadata(None, deadline).topics
     chosen = {
         name: topic
@@ -62,7 +64,7 @@ def read_source_extent(
     return SourceExtent(
         logs={partitions[name]: OffsetRange(starts[name].offset, max(starts[name].offset, end)) for name, end in ends.items()},
         unknown=(
-            *(_unmatched(cluster, config, chosen, deadline) if topics is None else ()),
+            *(unmatched_sentences(cluster, config.topics, chosen.keys() | closed, deadline) if topics is None else ()),
             *(f"{name}: where its log ends at the source is not known: {error}" for name, error in sorted(errors.items())),
         ),
     )
@@ -82,12 +84,3 @@ def coverage(extent: SourceExtent, positions: Mapping[SourcePartition, Position]
             why = "the offset map does not have it" if position is None else "nothing of it is copied"
             uncovered.append(f"{source.topic_partition}: {why}: {counted(left, 'offset')} at the source")
     return Coverage(uncovered=tuple(uncovered), behind_offsets=sum(behind), behind_partitions=len(behind))
-
-
-def _unmatched(cluster: Cluster, config: MirrorConfig, chosen: Collection[str], deadline: Deadline) -> Iterator[str]:
-    """Yield a sentence for each pattern without a topic; brokers hide topics that our user may not describe."""
-    without = [pattern for pattern in config.topics.include if not any(re.fullmatch(pattern, name) for name in chosen)]
-    hidden = missing_topics(cluster, [pattern for pattern in without if routing.is_plain_name(pattern)], deadline).hidden
-    for pattern in without:
-        why = hidden.get(pattern, "the source has no such topic, or hides it because DESCRIBE is not granted")
-        yield f"topics.include: {pattern}: {why}"

@@ -90,7 +90,7 @@ def verify_mirror(
         )
         with _reporting_stop(verifier, on_stopped):
             # Read before the map is: what the map lacks of it then is not covered.
-            extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
+            extent = None if after else _source_extent(config, offset_map, source, target, topics, forgotten, clock)
             report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
             report = replace(report, closed=_closed(forgotten, topics))
             if extent is not None:
@@ -191,12 +191,14 @@ def _source_extent(
     source: ClusterReader,
     target: ClusterReader,
     topics: Sequence[str] | None,
+    forgotten: ForgottenTopics,
     clock: Callable[[], float],
 ) -> SourceExtent:
     source_id, target_id = source.cluster_id(), target.cluster_id()
     offset_map.require_clusters(source=source_id, target=target_id)
     included = exclude_own_targets(config, is_same_cluster=source_id == target_id)
-    return read_source_extent(source.cluster, included, topics, Deadline.after_ms(PATIENCE_MS, clock))
+    closed = {topic.topic for topic in forgotten.at_ms}
+    return read_source_extent(source.cluster, included, topics, closed, Deadline.after_ms(PATIENCE_MS, clock))
 
 
 def _if_nothing_compared(report: VerifyReport) -> tuple[str, ...]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 from tests.fakes.changes import error
@@ -10,6 +10,7 @@ from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.config.sections import SourceTopicSettings
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics
@@ -22,12 +23,19 @@ def fake() -> Iterator[StrictCluster]:
 
 
 def ask(
-    fake: StrictCluster, include: list[str], listed: list[str], mirrored: Collection[str] = (), *, waits_for_topics: bool = True
+    fake: StrictCluster,
+    include: list[str],
+    listed: list[str],
+    mirrored: Collection[str] = (),
+    *,
+    exclude: Sequence[str] = (),
+    waits_for_topics: bool = True,
 ) -> None:
     source = Cluster(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}))
     try:
         deadline = Deadline.after_ms(5_000, time.monotonic)
-        require_authorized_topics(source, include, mirrored, listed, deadline, waits_for_topics=waits_for_topics)
+        topics = SourceTopicSettings(include=include, exclude=list(exclude))
+        require_authorized_topics(source, topics, mirrored, listed, deadline, waits_for_topics=waits_for_topics)
     finally:
         source.close()
 
@@ -36,6 +44,11 @@ def test_a_topic_that_is_named_and_hidden_is_refused_with_the_right(fake: Strict
     fake.change_always("Metadata", error(29))
     with pytest.raises(ConfigError, match=r"source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret$"):
         ask(fake, ["secret", "open", "other.*"], ["open"])
+
+
+def test_a_topic_that_is_named_and_excluded_needs_no_right(fake: StrictCluster) -> None:
+    fake.change_always("Metadata", error(29))
+    ask(fake, ["secret", "open"], ["open"], exclude=["sec.*"])
 
 
 def test_a_run_that_waits_for_no_topics_refuses_a_source_without_any(fake: StrictCluster) -> None:

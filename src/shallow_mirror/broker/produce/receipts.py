@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BEGUN
+from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.broker.produce.txn.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.broker.produce.txn.txn_offsets import offset_commit_fields
@@ -21,6 +23,10 @@ from shallow_mirror.errors import (
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 RECEIPT_VERSION = 1
+
+METADATA_LIMIT = "offset.metadata.max.bytes"
+"""The setting of brokers that bounds a receipt: it is the metadata of an offset."""
+_METADATA_TOO_LARGE = 12
 
 
 _UNSTABLE_OFFSET_COMMIT = 88
@@ -66,23 +72,68 @@ def begin_receipt(
     arrival. `at_ms`: the time, for people. `micro_batch`: as `Receipt` has it. `purpose`: of the connection, as
     `ProducePipeline.purpose_at` says it if batches are on their way.
     """
-    metadata: dict[str, Any] = {
-        "v": RECEIPT_VERSION,
-        "producer_id": txn.producer_id,
-        "producer_epoch": txn.producer_epoch,
-        "decision": decision,
-        "map": map_id,
-        "run": run_id,
-    }
-    if at_ms is not None:
-        metadata["at_ms"] = at_ms
-    if micro_batch:
-        metadata["micro_batch"] = dict(micro_batch)
-    text = json.dumps(metadata, separators=(",", ":"))
+    receipt = Receipt(
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        decision=decision,
+        map_id=map_id,
+        run_id=run_id,
+        written_at_ms=at_ms,
+        micro_batch=micro_batch or {},
+    )
+    text = _receipt_text(receipt)
     fields = offset_commit_fields(txn, txn.transactional_id, {topic_partition: (decision, text)})
     return BegunRequest(
         cluster, CoordinatorKind.GROUP, txn.transactional_id, "TxnOffsetCommit", fields, deadline, purpose=purpose
     )
+
+
+def _receipt_text(receipt: Receipt) -> str:
+    metadata: dict[str, Any] = {
+        "v": RECEIPT_VERSION,
+        "producer_id": receipt.producer_id,
+        "producer_epoch": receipt.producer_epoch,
+        "decision": receipt.decision,
+        "map": receipt.map_id,
+        "run": receipt.run_id,
+    }
+    if receipt.written_at_ms is not None:
+        metadata["at_ms"] = receipt.written_at_ms
+    if receipt.micro_batch:
+        metadata["micro_batch"] = dict(receipt.micro_batch)
+    return json.dumps(metadata, separators=(",", ":"))
+
+
+_LONGEST_NUMBER, _LONGEST_ID = 2**63 - 1, str(uuid.UUID(int=0))  # ids of maps and runs are UUIDs
+MAX_RECEIPT_BYTES = len(
+    _receipt_text(
+        Receipt(
+            producer_id=_LONGEST_NUMBER,
+            producer_epoch=2**15 - 1,
+            decision=_LONGEST_NUMBER,
+            map_id=_LONGEST_ID,
+            run_id=_LONGEST_ID,
+            written_at_ms=_LONGEST_NUMBER,
+        )
+    )
+)
+"""No receipt of a mirror is longer; those of a DataFrame sink name its micro-batch as well."""
+
+
+def metadata_limit_problem(needed_bytes: int = MAX_RECEIPT_BYTES) -> str:
+    """Return the end of a sentence about brokers whose `offset.metadata.max.bytes` is too small for receipts."""
+    return (
+        f"receipts of transactions need up to {needed_bytes} bytes: set {METADATA_LIMIT} to {needed_bytes} or more on all "
+        "brokers of the target (the default is 4096), and restart them"
+    )
+
+
+def receipt_limit_problem(settings: Mapping[str, str]) -> str | None:
+    """Return why a broker with these settings takes no receipts of a mirror; None if it does, or does not report it."""
+    limit = settings.get(METADATA_LIMIT)
+    if limit is None or int(limit) >= MAX_RECEIPT_BYTES:
+        return None
+    return f"has {METADATA_LIMIT}={limit}: {metadata_limit_problem()}"
 
 
 def finish_receipt(
@@ -100,9 +151,12 @@ def finish_receipt(
         **begun.fields,
     )
     code = response.topics[0].partitions[0].error_code
-    raise_for_code(
-        code, "TxnOffsetCommit", f"receipt of {txn} on {topic_partition}", topic=topic_partition.topic, key=txn.transactional_id
-    )
+    what = f"receipt of {txn} on {topic_partition}"
+    if code == _METADATA_TOO_LARGE:
+        length = len(begun.fields["topics"][0].partitions[0].committed_metadata)
+        problem = metadata_limit_problem(max(length, MAX_RECEIPT_BYTES))
+        raise ConfigError(f"{what}: the target answered {error_name(code)}: {problem}")
+    raise_for_code(code, "TxnOffsetCommit", what, topic=topic_partition.topic, key=txn.transactional_id)
 
 
 def read_receipt(

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from shallow_mirror import routing
 from shallow_mirror.archive_format import ObjectName
 from shallow_mirror.checkpoints.ledger import VISIBLE, ArchivedTopics, ArchiveTable
 from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
@@ -23,6 +24,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.progress import LINES_EVERY_S
 from shallow_mirror.sinks import RowCopies
 from shallow_mirror.sinks.archive import ObjectOwners, TopicObjects
+from shallow_mirror.streaming.planning import unmatched_sentence
 from shallow_mirror.types import SourcePartition
 
 OBJECTS_AT_ONCE = 4
@@ -36,12 +38,14 @@ class ArchiveVerification:
     object_count: int = 0
     size_bytes: int = 0
     findings: Findings = field(default_factory=Findings)
+    uncovered: tuple[str, ...] = ()
+    """A sentence for each entry of `topics.include` of which the archive has no topic."""
     note: str | None = None
     """Of what was not verified, and why."""
 
     @property
     def is_equal(self) -> bool:
-        return not self.findings.has_difference
+        return not self.findings.has_difference and not self.uncovered
 
     def document(self) -> dict[str, Any]:
         return {
@@ -51,15 +55,19 @@ class ArchiveVerification:
             "objects": self.object_count,
             "size_bytes": self.size_bytes,
             "equal": self.is_equal,
+            "uncovered": list(self.uncovered),
             "note": self.note,
             **self.findings.document(),
         }
 
     def sentences(self) -> list[str]:
         checked = f"{counted(self.row_count, 'row')}, {counted(self.object_count, 'object')}, {counted(self.size_bytes, 'byte')}"
-        verdict = "every object is what its rows say" if self.is_equal else "DIFFERENT"
+        verdict = "DIFFERENT" if self.findings.has_difference else "every object is what its rows say"
+        if self.uncovered:
+            verdict += ", and not all that was asked for is archived"
         note = [] if self.note is None else [self.note]
-        return [*self.findings.sentences(), *note, f"archive {self.archive}: {checked} verified: {verdict}"]
+        uncovered = [f"not covered: {sentence}" for sentence in self.uncovered]
+        return [*self.findings.sentences(), *uncovered, *note, f"archive {self.archive}: {checked} verified: {verdict}"]
 
 
 def verify_archive(
@@ -79,6 +87,8 @@ def verify_archive(
     store = ObjectStore.open(config.objects, config.storage_options)
     report = ArchiveVerification(config.archive, is_deep)
     continuity = Continuity()
+    topics = {seen.description.topic for seen in ArchivedTopics.of(storage).seen()}
+    """Also those of which retention has deleted all rows."""
     with ThreadPoolExecutor(OBJECTS_AT_ONCE, "verify") as executor:
 
         def check(item: tuple[str, Sequence[ArchiveRow]]) -> list[Finding]:
@@ -97,6 +107,7 @@ def verify_archive(
                 if finding.kind is FindingKind.MISSING and FindingKind.MISSING not in report.findings.counts:
                     _require_objects_of(config, table, store)
                 report.findings.add(finding)
+            topics.update(row.segment.source.topic for row in rows)
             report.row_count += len(rows)
             report.object_count += len(objects)
             report.size_bytes += sum(row.segment.size_bytes for of_object in objects.values() for row in of_object)
@@ -106,6 +117,9 @@ def verify_archive(
             report.findings.add(finding)
         for error in RowCopies(store, table.archive_id).damaged():
             report.findings.add(Finding(FindingKind.DAMAGED, error.object_name, error.detail))
+    report.uncovered = tuple(
+        unmatched_sentence(entry) for entry in routing.unmatched_entries(config.topics.include, config.topics.exclude, topics)
+    )
     newest.refresh()  # what was decided meanwhile is no orphan
     try:
         ObjectOwners(store, table.archive_id).require_table(newest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.support.receipts import write_receipt
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.produce import Receipt, begin_receipt, finish_receipt, read_receipt
+from shallow_mirror.broker.produce import MAX_RECEIPT_BYTES, Receipt, begin_receipt, finish_receipt, read_receipt
 from shallow_mirror.broker.produce.receipts import PendingReceipt
 from shallow_mirror.broker.produce.txn import add_partitions, add_partitions_and_offsets
 from shallow_mirror.broker.produce.txn.transactions import EndTxnAnswer, end_txn, init_producer_id
@@ -362,8 +363,20 @@ def test_a_receipt_is_not_written_outside_its_transaction(fake: StrictCluster, s
 
 def test_a_receipt_partition_may_be_refused_for_good(fake: StrictCluster, slot: Slot) -> None:
     fake.change("TxnOffsetCommit", error(12))
-    with pytest.raises(ConfigError, match="OFFSET_METADATA_TOO_LARGE"):
+    remedy = f"OFFSET_METADATA_TOO_LARGE: .*set offset.metadata.max.bytes to {MAX_RECEIPT_BYTES} or more on all brokers"
+    with pytest.raises(ConfigError, match=remedy):
         slot.receipt()
+
+
+def test_no_receipt_of_a_mirror_is_longer_than_its_bound(fake: StrictCluster, slot: Slot) -> None:
+    began(fake, slot)
+    slot.receipt()
+    slot.end(True)
+    written = json.loads(fake.groups.offsets[NAME, ("t", 0)].metadata or "")
+    longest = {"map": str(uuid.uuid4()), "run": str(uuid.uuid4()), "at_ms": 2**63 - 1, "producer_epoch": 2**15 - 1}
+    longest |= {"producer_id": 2**63 - 1, "decision": 2**63 - 1}
+    assert written.keys() <= {"v", *longest}
+    assert len(json.dumps({"v": written["v"], **longest}, separators=(",", ":"))) == MAX_RECEIPT_BYTES
 
 
 # --- EndTxn ---
