@@ -203,24 +203,34 @@ class PreservedLogDamagedError(MirrorError):
     `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later.
     `is_translatable`: False if it is not known which records are copied, or if some are behind those of another writer:
     translated offsets would copy them a second time, or leave them out.
+    `is_ended`: a start of this mirror with translated offsets has ended the preservation: there is no other writer.
     """
 
     topic_partition: TopicPartition
     offset: int
     detail: str
     is_translatable: bool = True
+    is_ended: bool = False
 
     def __post_init__(self) -> None:
         translated = (
             ". A mirror can also continue with topics.offsets: translated for this topic, which leaves it as it is and records "
             "other offsets from here on"
         )
-        super().__init__(
-            f"target {self.topic_partition}: offsets from {self.offset} on are not those of the source: {self.detail}. Nothing "
-            "more is written "
-            "to this partition. Find the other writer and take its Write permission away. Then delete the target topic and "
+        remedy = (
+            "Find the other writer and take its Write permission away. Then delete the target topic and "
             "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables"
             f"{translated if self.is_translatable else ''}"
+        )
+        if self.is_ended:
+            remedy = (
+                "Set topics.offsets to translated for this topic again: the mirror continues behind what is there. If that start "
+                "is refused because of what the topic holds, mirror the topic to a new target topic with another mirror id, "
+                "tables and checkpoint"
+            )
+        super().__init__(
+            f"target {self.topic_partition}: offsets from {self.offset} on are not those of the source: {self.detail}. Nothing "
+            f"more is written to this partition. {remedy}"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import FENCE_EPOCH, ExistingLog, continued_rows, own_in_place
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     UNKNOWN_BYTES_PER_OFFSET,
     IsolationLevel,
     Segment,
@@ -44,6 +45,10 @@ _log = logging.getLogger(__name__)
 _FETCH_BYTES = 4 << 20
 
 _INSTEAD = "Mirror the topic to a new target topic with another mirror id, tables and checkpoint"
+_BACK_OR_INSTEAD = (
+    "Nothing was written to it. Set topics.offsets back to preserved, with which these records count as copied, or mirror the "
+    "topic to a new target topic with another mirror id, tables and checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,15 @@ class _EndedLog:
     """Ends of the batches that follow `end` without a gap, of which the first is another producer's. Rising."""
     others_from: int | None = None
     """Where batches of other producers begin below `end`: only the source says whether they are copies. None: there are none."""
+    read_until: int = 0
+    """How far the log was read: the offset of the fence if it has one, else where it ended."""
+    is_fenced: bool = False
+
+    @property
+    def can_stay_preserved(self) -> bool:
+        """Whether a start with preserved offsets would continue it: all behind the position is the mirror's, in its place."""
+        is_own = self.others_from is None and self.displaced is None
+        return is_own and not self.is_fenced and self.end == self.read_until
 
 
 class EndedPreservation:
@@ -70,7 +84,10 @@ class EndedPreservation:
         self._target = target
 
     def rows(
-        self, positions: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
+        self,
+        positions: Mapping[SourcePartition, Position],
+        routes: Mapping[str, RoutedTopic],
+        deadline: Callable[[], Deadline],
     ) -> tuple[DecidedSegment, ...]:
         """Return rows of records that logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
 
@@ -85,13 +102,32 @@ class EndedPreservation:
         }
         if not ended:
             return ()
-        fences = self._fence(ended, routes, deadline)
-        logs = [self._own_part(source, position, fences[source], deadline) for source, position in sorted(ended.items())]
+        # The fence takes the offset of a record, so that the topic cannot be preserved any more: a log that is refused gets none.
+        read_until, rows = self._rows_up_to(ended, self._log_ends(ended, deadline()), deadline())
+        fences = self._fence(ended, routes, deadline())
+        # A request of an earlier task may have arrived before the fence.
+        changed = {source: position for source, position in ended.items() if read_until[source] != fences[source]}
+        if changed:
+            rows = [row for row in rows if row.segment.source not in changed]
+            rows += self._rows_up_to(changed, {source: fences[source] + 1 for source in changed}, deadline())[1]
+        return tuple(rows)
+
+    def _log_ends(self, ended: Mapping[SourcePartition, Position], deadline: Deadline) -> dict[SourcePartition, int]:
+        keys = {source: position.target.topic_partition for source, position in ended.items()}
+        wanted = dict.fromkeys(keys.values(), LATEST_TIMESTAMP)
+        listed = self._target.list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED, deadline)
+        return {source: listed[key].offset for source, key in keys.items()}
+
+    def _rows_up_to(
+        self, ended: Mapping[SourcePartition, Position], ends: Mapping[SourcePartition, int], deadline: Deadline
+    ) -> tuple[dict[SourcePartition, int], list[DecidedSegment]]:
+        """Return how far each log was read, and the rows of what it holds. Raises ConfigError if one differs from the source."""
+        logs = [self._own_part(source, position, ends[source], deadline) for source, position in sorted(ended.items())]
         logs = [self._with_copies_of_others(log) for log in logs]
         if displaced := [log for log in logs if log.displaced is not None]:
             raise ConfigError([_displaced_problem(log) for log in displaced])
         longer = [log for log in logs if log.end > log.position.offset]
-        return self._compared(longer) if longer else ()
+        return {log.source: log.read_until for log in logs}, self._compared(longer) if longer else []
 
     def _fence(
         self, ended: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
@@ -128,19 +164,20 @@ class EndedPreservation:
         base_offsets = pipeline.produce_all(queues)
         return {source: base_offsets[position.target.topic_partition][0] for source, position in ended.items()}
 
-    def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
+    def _own_part(self, source: SourcePartition, position: Position, until: int, deadline: Deadline) -> _EndedLog:
         """Return the offset up to which batches of this mirror follow the position without a gap, each at its own offset.
 
+        `until`: the end of the log. The fence, if there is one, may be below that.
         A batch that was on its way when another producer wrote is behind that, and would be copied a second time: unless that
         producer's batches are copies as well.
         """
         key = position.target.topic_partition
         assert position.shared_producer_id is not None
         start = self._target.list_offsets({key: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
-        end = max(position.offset, min(start, fence))
+        end = max(position.offset, min(start, until))
         reader = RangeReader(
             self._target,
-            [ReadRange(key, end, fence, UNKNOWN_BYTES_PER_OFFSET)] if end < fence else [],
+            [ReadRange(key, end, until, UNKNOWN_BYTES_PER_OFFSET)] if end < until else [],
             isolation=IsolationLevel.READ_UNCOMMITTED,
             fetch_bytes=_FETCH_BYTES,
             deadline=deadline,
@@ -153,7 +190,9 @@ class EndedPreservation:
                 for i in range(len(fetched.index)):
                     is_own = headers["producer_id"][i] == position.shared_producer_id
                     if is_own and headers["producer_epoch"][i] == FENCE_EPOCH:
-                        return _EndedLog(source, position, start, end, displaced, tuple(further_ends))
+                        until = int(headers["base_offset"][i])
+                        further = tuple(further_ends)
+                        return _EndedLog(source, position, start, end, displaced, further, read_until=until, is_fenced=True)
                     is_next = headers["base_offset"][i] <= next_offset <= fetched.index.last_offset[i]
                     is_copy = is_next and (is_in_place[i] or not is_own)
                     if is_copy:
@@ -165,7 +204,7 @@ class EndedPreservation:
                         further_ends.append(next_offset)
                     if is_own and displaced is None:
                         displaced = int(headers["base_offset"][i])
-        return _EndedLog(source, position, start, end, displaced, tuple(further_ends))
+        return _EndedLog(source, position, start, end, displaced, tuple(further_ends), read_until=until)
 
     def _with_copies_of_others(self, log: _EndedLog) -> _EndedLog:
         """Move the end behind the batches of other producers that hold what the source has at the same offsets.
@@ -193,7 +232,7 @@ class EndedPreservation:
             return False
         return True
 
-    def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
+    def _compared(self, logs: Sequence[_EndedLog]) -> list[DecidedSegment]:
         """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
 
         The records there may have been read with another isolation level than that of the mirror file: then they are those
@@ -207,7 +246,7 @@ class EndedPreservation:
             rows += other_rows
             if still:
                 raise ConfigError([problem for log in still for problem in differing[log].problems])
-        return tuple(rows)
+        return rows
 
     def _compared_with(
         self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
@@ -254,7 +293,8 @@ class EndedPreservation:
         if compared.differences:
             raise ConfigError(
                 f"topics.offsets: {log.source.topic} was preserved until now, and target partition {target_key} does not hold "
-                f"what source partition {source_key} has from offset {start} on: {compared.differences[0].sentence}. {_INSTEAD}"
+                f"what source partition {source_key} has from offset {start} on: {compared.differences[0].sentence}. "
+                f"{_BACK_OR_INSTEAD if log.can_stay_preserved else _INSTEAD}"
             )
         _log.warning(
             "target partition %s was preserved until now: %s from offset %d on were written and not decided; they are not copied "

@@ -287,7 +287,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         new = {source.topic for source in listing.starts} - listing.with_position
         warn_of_others(self.target, targets.partition_counts(new), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}
-        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
+        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, self.supervisor.deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")
             decide_first_rows(self.owner, undecided)
         rows = self._first_rows(targets, listing.starts, deadline)

@@ -99,7 +99,8 @@ _DEFINITE = {
     "TopicGoneError": REMEDY_OF_GONE,
     "TopicRecreatedError": REMEDY_OF_RECREATED,
     "TopicAccessError": "grant what the message names",
-    "TopicSettingsError": "set it as the message says; `shallow-mirror verify CONF` compares what was written in between",
+    "TopicSettingsError": "set it as the message says; once the topic continues, `shallow-mirror verify CONF` compares what "
+    "was written in between",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
     "CorruptBatchError": _REMEDY_OF_DAMAGE,
     "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue a mirror copies it "

@@ -77,6 +77,11 @@ def translate_offsets(world: World, _error: MirrorError) -> str:
     return "topics.offsets: translated"
 
 
+def preserve_offsets(world: World, _error: MirrorError) -> str:
+    world.settings.offsets = "preserved"
+    return "topics.offsets: preserved"
+
+
 def copy_what_is_held_as_well(world: World, error: MirrorError) -> str:
     world.leave_copies()
     return translate_offsets(world, error)
@@ -173,6 +178,9 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         copy_damaged_topic_again,
     ),
     (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_offsets),
+    (PreservedLogDamagedError, "Set topics.offsets to translated for this topic again", translate_offsets),
+    (ConfigError, "Set topics.offsets back to preserved", preserve_offsets),
+    (ConfigError, f"or mirror the topic to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (RecoverNeededError, "`shallow-mirror recover CONF` shows what is known and takes the choice", choose_for_lost_records),
     (BatchRefusedError, " or more and start again", raise_limit),
     (BatchRefusedError, "write.on_refused: quarantine", quarantine_refused),

@@ -24,7 +24,7 @@ FENCE_EPOCH = 1
 """Producer epoch of the last batch with a shared producer id, which ends preservation; all others have epoch 0, and are refused
 behind it."""
 FENCED = (
-    "the topic was mirrored with translated offsets meanwhile, and the batch that kept tasks with preserved offsets out has the "
+    "a start with translated offsets came in between, and the batch with which it kept tasks with preserved offsets out has the "
     "offset of a record"
 )
 
@@ -90,7 +90,7 @@ def check_log(
     if log.end < recorded_end:
         raise TargetDataLossError(topic_partition, recorded_end, log.end)
     if log.producer is not None and log.producer.producer_epoch == FENCE_EPOCH:
-        raise PreservedLogDamagedError(topic_partition, min(recorded_end, log.end), FENCED)
+        raise PreservedLogDamagedError(topic_partition, min(recorded_end, log.end), FENCED, is_ended=True)
     if log.producer is not None:
         behind = (log.producer.last_sequence + 1 - log.end) % SEQUENCE_MODULUS
         # The end is asked for first: by then the producer may have written more, never less.

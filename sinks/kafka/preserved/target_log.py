@@ -164,7 +164,7 @@ class TargetLogs:
                 offsets = headers["base_offset"]
                 # Of a producer that its broker has forgotten, only its batch says that preservation was ended here.
                 for i in np.flatnonzero((headers["producer_id"] == producer_id) & (headers["producer_epoch"] == FENCE_EPOCH))[:1]:
-                    raise PreservedLogDamagedError(key, int(offsets[i]), FENCED)
+                    raise PreservedLogDamagedError(key, int(offsets[i]), FENCED, is_ended=True)
                 is_own = own_in_place(headers, producer_id)
                 for i in np.flatnonzero(~is_own & (offsets < log.end))[:1].tolist():
                     detail = f"a batch of producer id {int(headers['producer_id'][i])}, the mirror's is {producer_id}"

@@ -86,29 +86,33 @@ def problems_of(source: str, partitions: int, found_partitions: int, settings: M
     return problems
 
 
-def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
-    """Return why no record could keep its offset on a target topic with these settings. `source`: those of the source topic."""
-    instead = "or use topics.offsets: translated for it"
+def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str], *, is_begun: bool) -> list[str]:
+    """Return why no record could keep its offset on a target topic with these settings. `source`: those of the source topic.
+
+    `is_begun`: records were copied to it with preserved offsets. Translated offsets are no remedy then: the setting may have
+    changed records that no decision names yet, with which the change to translated offsets is refused.
+    """
+    instead = "" if is_begun else ", or use topics.offsets: translated for it"
     problems = [
-        f"has {name}={settings[name]}: with preserved offsets it has to be {wanted}. Set it, {instead}"
+        f"has {name}={settings[name]}: with preserved offsets it has to be {wanted}. Set it{instead}"
         for name, wanted in {"message.timestamp.type": "CreateTime", **FORCED_WHERE_PRESERVED}.items()
         if settings.get(name, wanted) != wanted
     ]
     problems += [
-        f"has {name}={settings[name]}: brokers would refuse old records, and the fillers beside them. Set it to {NO_LIMIT_MS}, "
+        f"has {name}={settings[name]}: brokers would refuse old records, and the fillers beside them. Set it to {NO_LIMIT_MS}"
         f"{instead}"
         for name in TIMESTAMP_LIMITS
         if int(settings.get(name, NO_LIMIT_MS)) < NO_LIMIT_MS
     ]
     if TIMESTAMP_LIMITS[0] not in settings:
         problems.append(
-            "is on brokers before Kafka 3.6, which forget the mirror's producer id while old records are copied: upgrade them, "
+            "is on brokers before Kafka 3.6, which forget the mirror's producer id while old records are copied: upgrade them"
             f"{instead}"
         )
     if is_compacted(settings) != is_compacted(source):
         problems.append(
             f"has cleanup.policy={settings.get('cleanup.policy')}, its source topic {source.get('cleanup.policy')}: with "
-            f"preserved offsets both have to be compacted, or neither. Set it, {instead}"
+            f"preserved offsets both have to be compacted, or neither. Set it{instead}"
         )
     return problems
 
@@ -116,7 +120,7 @@ def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str]) 
 def changed_problem(settings: Mapping[str, str], *, is_compacted: bool) -> str | None:
     """Return why a topic that was fit for preserved offsets no longer is; None if it is. `is_compacted`: as it was then."""
     at_start = {"cleanup.policy": "compact" if is_compacted else "delete"}  # fillers have a key, or none, for that
-    problems = problems_of("", 0, 0, settings) + preserving_problems(settings, at_start)
+    problems = problems_of("", 0, 0, settings) + preserving_problems(settings, at_start, is_begun=True)
     return problems[0] if problems else None
 
 

@@ -252,7 +252,9 @@ class TargetTopics:
         return [
             f"target topic {target} {problem}"
             for source, target in preserved.items()
-            for problem in target_topic_policy.preserving_problems(settings[target], sources[source])
+            for problem in target_topic_policy.preserving_problems(
+                settings[target], sources[source], is_begun=source in self._mirrored
+            )
         ]
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:

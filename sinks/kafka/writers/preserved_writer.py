@@ -341,7 +341,9 @@ class PreservedWriter:
 
 def _changed_settings(topic: str, problem: str) -> TopicSettingsError:
     return TopicSettingsError(
-        f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. What was written since then "
-        "may have other times, or show fillers: `shallow-mirror verify CONF` compares it",
+        f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. Start the mirror again once "
+        "the topic is as before, and then run `shallow-mirror verify CONF`: what was written since the change may have other "
+        "times, or show fillers. Before that start, records of the last micro-batch are not in the map, and verify reports them "
+        "as another writer's",
         [topic],
     )

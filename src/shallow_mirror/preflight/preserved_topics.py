@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import Position
@@ -53,7 +53,7 @@ class PreservedTopics:
         new = [source for source in backlogs if source.topic in preserved and source not in positions]
         ends = self._existing_ends(preserved, new)
         findings += self._of_existing_logs(preserved, ends, backlogs)
-        findings += self._of_settings(preserved)
+        findings += self._of_settings(preserved, {source.topic for source in positions})
         empty = [source for source in new if source not in ends]
         compacted = {source for source, plan in preserved.items() if target_topic_policy.is_compacted(plan.settings)}
         for are_compacted in (False, True):
@@ -120,7 +120,7 @@ class PreservedTopics:
                 )
                 yield Finding(Level.DOUBT, f"target partition {key}", what)
 
-    def _of_settings(self, preserved: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+    def _of_settings(self, preserved: Mapping[str, TargetPlan], begun: Collection[str]) -> Iterator[Finding]:
         existing = {source: plan for source, plan in preserved.items() if plan.exists and plan.settings}
         try:
             sources = self._source.topic_configs(sorted(existing), self._deadline()) if existing else {}
@@ -128,7 +128,7 @@ class PreservedTopics:
             yield Finding(Level.STOPS, "topics.offsets", f"the settings of source topics cannot be read: {error}")
             return
         for source, plan in existing.items():
-            for problem in target_topic_policy.preserving_problems(plan.settings, sources[source]):
+            for problem in target_topic_policy.preserving_problems(plan.settings, sources[source], is_begun=source in begun):
                 yield Finding(Level.STOPS, f"target topic {plan.topic}", problem)
 
 

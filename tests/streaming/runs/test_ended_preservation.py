@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.record_rules import RefusedError
@@ -80,7 +81,7 @@ class EndedLog:
         at = Position(position, TARGET, target_end=position, shared_producer_id=shared)
         with closing(Cluster(settings.target.client)) as target:
             ended = EndedPreservation(settings, target)
-            rows = ended.rows({SOURCE: at}, {ORDERS: ROUTE}, Deadline.after_ms(10_000, time.monotonic))
+            rows = ended.rows({SOURCE: at}, {ORDERS: ROUTE}, lambda: Deadline.after_ms(10_000, time.monotonic))
         if rows:
             moved_by({SOURCE: at}, rows)
         return rows
@@ -173,6 +174,55 @@ def test_a_log_that_does_not_hold_what_the_source_has_is_refused(log: EndedLog) 
     log.target.seed((ORDERS, 0), *PLACED[:3], written(6, 2, first="another "))
     with pytest.raises(ConfigError, match=r"orders was preserved until now, .* from offset 3 on: .*another mirror id"):
         log.rows(3)
+
+
+def test_a_log_that_is_refused_stays_as_it_is_and_can_be_preserved_again(log: EndedLog) -> None:
+    """As after a target topic gave records its own times for a while."""
+    log.target.seed((ORDERS, 0), *PLACED[:3], written(6, 2, first="another "))
+    with pytest.raises(ConfigError, match=r"Nothing was written to it\. Set topics\.offsets back to preserved"):
+        log.rows(3)
+    assert (log.end, log.target.asked("Produce")) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [batch(8, 1, producer_id=SHARED, producer_epoch=1, base_sequence=0), written(8, 1, producer_id=APPLICATION, first="x ")],
+    ids=["fenced by an earlier version", "another writer"],
+)
+def test_a_log_that_is_refused_and_cannot_be_preserved_again_needs_another_topic(log: EndedLog, behind: bytes) -> None:
+    log.target.seed((ORDERS, 0), *PLACED[:3], written(6, 2, first="another "), behind)
+    with pytest.raises(ConfigError, match=r"from offset 3 on: .*another mirror id") as refused:
+        log.rows(3)
+    assert "preserved again" not in str(refused.value)
+    assert "back to preserved" not in str(refused.value)
+
+
+def late_before_the_fence(log: EndedLog, monkeypatch: pytest.MonkeyPatch, late: bytes) -> None:
+    """Let a request of an earlier task arrive when the log was compared, and the fence is not there yet."""
+    fence = EndedPreservation._fence
+
+    def delayed(self: EndedPreservation, *args: Any) -> Any:
+        log.target.seed((ORDERS, 0), late)
+        return fence(self, *args)
+
+    monkeypatch.setattr(EndedPreservation, "_fence", delayed)
+
+
+@pytest.mark.parametrize("position", [3, 8])
+def test_what_arrives_before_the_fence_counts_as_copied(log: EndedLog, monkeypatch: pytest.MonkeyPatch, position: int) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    late_before_the_fence(log, monkeypatch, written(8, 2))
+    rows = log.rows(position)
+    assert (rows[0].segment.source_start, rows[-1].segment.source_end) == (position, 10)
+    assert sum(row.segment.record_count for row in rows) == 10 - position - (position <= 5)
+
+
+def test_what_arrives_before_the_fence_is_compared(log: EndedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    late_before_the_fence(log, monkeypatch, written(8, 2, first="another "))
+    with pytest.raises(ConfigError, match=r"from offset 3 on: .*another mirror id") as refused:
+        log.rows(3)
+    assert "back to preserved" not in str(refused.value), "the fence has the offset of a record"
 
 
 def test_a_source_that_has_lost_what_was_copied_is_named(log: EndedLog) -> None:

@@ -32,11 +32,12 @@ from tests.support.preserved_logs import earliest, read_all, write_mixed
 from shallow_mirror.checkpoints import OffsetMap, rows_from_arrow
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
+from shallow_mirror.errors import ConfigError, PreservedLogDamagedError, TopicSettingsError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
+from shallow_mirror.sinks.kafka.targets import TargetTopics
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import verify_mirror
 
@@ -213,6 +214,36 @@ def test_a_target_topic_that_is_not_new_is_refused(
     assert any(finding.level is Level.STOPS and "is not new, its log ends at 1" in finding.what for finding in findings)
     with pytest.raises(ConfigError, match=r"is not new \(its log has offsets 0 to 1\)"):
         catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
+
+
+@pytest.mark.long
+def test_translated_offsets_that_are_refused_after_a_changed_setting_leave_the_way_back(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that ends preservation would take the offset of the next record."""
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    preserved = conf_of(two_clusters, tmp_path, topic_name)
+    catch_up(preserved, spark)
+    set_topic(target, topic_name, {"message.timestamp.type": "LogAppendTime"})
+    write_stamped(source, topic_name, [("b", int(time.time() * 1000) - 5_000)])
+    with monkeypatch.context() as started:
+        started.setattr(TargetTopics, "_preserving_problems", lambda *_: [])  # as if it was changed after the start
+        with pytest.raises(TopicSettingsError) as stopped:
+            catch_up(preserved, spark)
+    assert "topics.offsets" not in str(stopped.value)
+    assert high_watermark(target, topic_name) == 2
+    translated = conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {}})
+    with pytest.raises(ConfigError, match=r"offset 1: the timestamp differs by .*Set topics\.offsets back to preserved"):
+        catch_up(translated, spark)
+    assert high_watermark(target, topic_name) == 2
+    set_topic(target, topic_name, {"message.timestamp.type": "CreateTime"})
+    write(source, topic_name, ["c"])
+    catch_up(preserved, spark)
+    assert read_all(target, topic_name, "read_uncommitted") == [(0, b"a"), (1, b"b"), (2, b"c")]
+    (difference,) = verify_mirror(preserved).differences
+    assert "offset 1: the timestamp differs" in difference.sentence
 
 
 @pytest.mark.long

@@ -150,7 +150,7 @@ class TargetCheck:
     ) -> list[str]:
         problems = target_topic_policy.problems_of(topic, description.partitions, partitions, settings)
         if self._config.topics.is_preserved(topic):
-            problems += target_topic_policy.preserving_problems(settings, description.configs)
+            problems += target_topic_policy.preserving_problems(settings, description.configs, is_begun=topic in self._begun)
         return [f"target topic {self._config.target_topic(topic)} {problem}" for problem in problems]
 
     def _cluster_problems(self, cluster: Cluster, deadline: Deadline) -> list[str]:

@@ -62,6 +62,23 @@ def test_what_was_copied_binds_the_rest(
         prepare(clusters, opened, tmp_path, offsets, {"orders": topic_id})
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_translated_offsets_are_offered_only_before_anything_was_copied_with_preserved_ones(
+    clusters: Clusters, opened: tuple[Cluster, Cluster], tmp_path: Path, is_begun: bool
+) -> None:
+    """Later the change is refused if the setting has changed records that no decision names."""
+    clusters.target.log("target").configs["message.timestamp.type"] = "LogAppendTime"
+    deadline = Deadline.after_ms(10_000, time.monotonic)
+    before = TargetPartition("target", opened[1].metadata(["target"], deadline).topics["target"].topic_id, 0)
+    offsets = {"offsets": {".*": "preserved"}}
+    settings = config(tmp_path, clusters.source.bootstrap, clusters.target.bootstrap, [".*"], topics=offsets)
+    positions = {A: Position(3, before, target_end=3)} if is_begun else {}
+    targets = TargetTopics(settings, *opened, positions=positions, route=lambda _: "target")
+    with pytest.raises(ConfigError, match=r"target topic target has message\.timestamp\.type=LogAppendTime: .* Set it") as raised:
+        targets.prepare({"orders": 2}, deadline)
+    assert ("topics.offsets: translated" in str(raised.value)) is not is_begun
+
+
 def deleted(clusters: Clusters) -> None:
     clusters.target.delete_topic("target")
 

@@ -250,8 +250,9 @@ def test_a_log_that_was_mirrored_with_translated_offsets_meanwhile_is_not_contin
     clusters.target.seed(("copy", 0), fence)
     if is_forgotten:
         clusters.target.log("copy", 0).producers.clear()
-    with pytest.raises(PreservedLogDamagedError, match=r"offsets from 0 on .*mirrored with translated offsets"):
+    with pytest.raises(PreservedLogDamagedError, match=r"offsets from 0 on .*Set topics.offsets to translated") as raised:
         clusters.run(preserving(clusters, {A: 0}, quiet_for_ms=TIMES.quiet_ms), planned(A, 2))
+    assert "other writer" not in str(raised.value)
     assert clusters.target.log("copy", 0).end_offset == 1
 
 
