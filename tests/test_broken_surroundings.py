@@ -199,6 +199,7 @@ READING_COMMANDS = [
     ["preflight", "m.yaml"],
     ["pause", "m.yaml", "orders"],
     ["translate", "m.yaml", "orders", "0", "1"],
+    ["recover", "m.yaml"],
 ]
 
 
