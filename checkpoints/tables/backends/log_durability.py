@@ -11,6 +11,7 @@ whole: 4,200 commits make a decision take almost three times as long.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -38,6 +39,8 @@ _SETTLED_S = 10.0
 """A half-written file this old, by the clock of its file system, is no work in progress."""
 
 
+_MAY_BE_OVER = (errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
 _SHARED = ("/Volumes/", "/dbfs/")
 """Look like folders of this machine, and are object stores."""
 
@@ -48,11 +51,39 @@ def local_log(location: str) -> LocalLog | None:
     return LocalLog(Path(path)) if path.startswith("/") and not path.startswith(_SHARED) else None
 
 
+def require_writable(location: str) -> None:
+    """Raise OSError, with the folder, if this user cannot make or write it; nothing if it is not on this machine.
+
+    A folder that exists on a full or read-only file system passes: a write says so with its remedy, and it may be over by then.
+    """
+    log = local_log(location)
+    if log is None:
+        return
+    folder = existing = log.table
+    try:
+        while not _is_there(existing):
+            existing = existing.parent
+        with tempfile.TemporaryDirectory(dir=existing, prefix="_access-"):
+            """Made, and deleted again: `os.access` knows neither the rules of /proc nor those of a network file system."""
+    except OSError as error:
+        if existing == folder and error.errno in _MAY_BE_OVER:
+            return
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 class LocalLog:
     """The log of the Delta table in a folder."""
 
     def __init__(self, table: Path) -> None:
-        self._table, self._log = table, table / "_delta_log"
+        self.table, self._log = table, table / "_delta_log"
 
     @property
     def is_here(self) -> bool:
@@ -70,10 +101,10 @@ class LocalLog:
                 for file in (*added, commit, self._log / f"{version:020}.checkpoint.parquet"):
                     _sync(file)
                 version += 1
-            for path in (self._log / _LAST_CHECKPOINT, self._log, self._table, self._table.parent):
+            for path in (self._log / _LAST_CHECKPOINT, self._log, self.table, self.table.parent):
                 _sync(path)
         except OSError as error:
-            raise OutcomeUnknownError(f"{self._table}: the disk does not confirm the last commit: {error}") from error
+            raise OutcomeUnknownError(f"{self.table}: the disk does not confirm the last commit: {error}") from error
 
     def discard_torn_commit(self) -> None:
         """Rename the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
@@ -120,7 +151,7 @@ class LocalLog:
         """Return data files and their sizes. Raises OffsetMapConflictError if a whole commit does not say them."""
         added = [action["add"] for action in _actions(commit) or () if "add" in action]
         try:
-            return [(self._table / unquote(file["path"]), int(file["size"])) for file in added]
+            return [(self.table / unquote(file["path"]), int(file["size"])) for file in added]
         except (KeyError, TypeError, ValueError) as error:
             raise OffsetMapConflictError(f"{commit} is no commit of a Delta table: a file lacks its path or size") from error
 
@@ -136,7 +167,7 @@ class LocalLog:
 
     def _age_s(self, file: Path) -> float:
         """Return the age by the clock that stamps files there, which need not be ours."""
-        with tempfile.NamedTemporaryFile(dir=self._table, prefix="_clock-") as now:
+        with tempfile.NamedTemporaryFile(dir=self.table, prefix="_clock-") as now:
             return os.stat(now.name).st_mtime - file.stat().st_mtime
 
 
