@@ -89,6 +89,11 @@ class LocalLog:
     def is_here(self) -> bool:
         return self._log.is_dir()
 
+    def require_listable(self) -> None:
+        """Raise PermissionError if this user may not list the log, if there is one."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.scandir(self._log).close()
+
     def sync(self, above: int) -> None:
         """Return when the commits above this version of the table are on the disk, with all files they name.
 

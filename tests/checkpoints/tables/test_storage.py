@@ -88,3 +88,16 @@ def test_a_folder_on_a_full_or_read_only_file_system_is_left_to_the_write(
     TableStorage(str(tmp_path)).require_access()
     with pytest.raises(OSError, match=os.strerror(code)):
         TableStorage(str(tmp_path / "new")).require_access()
+
+
+@pytest.mark.parametrize("locked", ["tables", "tables/offset_map", "tables/offset_map/_delta_log"])
+def test_tables_that_this_user_may_not_read_are_not_taken_for_tables_that_are_not_there(locked: str) -> None:
+    with open_folder() as folder:
+        tables = folder / "tables"
+        DeltalakeWriter(str(tables / "offset_map")).create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
+        (folder / locked).chmod(0)
+        with without_rights(), pytest.raises(PermissionError) as caught:
+            OffsetMap.open(str(tables))
+        (folder / locked).chmod(0o755)
+        assert caught.value.filename == str(tables / "offset_map" / "_delta_log")
+        OffsetMap.open(str(tables))
