@@ -174,6 +174,10 @@ class DeltalakeWriter:
                     # With retries the loser of a race would commit its own properties on top of the winner's.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
+        except StoreUnreachableError as error:
+            if error.is_refused:  # before the first run has begun nothing is gained by waiting for other permissions
+                raise ConfigError(str(error)) from error
+            raise
         except DeltaError as error:
             if self.snapshot() is None:
                 problem = f"the table {self.uri} cannot be created: {one_line(error)}"

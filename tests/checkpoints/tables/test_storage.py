@@ -11,12 +11,14 @@ import pytest
 from tests.support.other_user import open_folder, without_rights
 
 from shallow_mirror.checkpoints import OffsetMap, table_properties
-from shallow_mirror.checkpoints.rows.schema import properties_of_new_map
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map
 from shallow_mirror.checkpoints.tables import TableLocation, TableStorage
 from shallow_mirror.checkpoints.tables.backends import name_in_sql
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.tables.storage import choose_writer
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.checkpoints.tables.table_protocol import DeltaCommitError
+from shallow_mirror.errors import ConfigError, StoreUnreachableError
 
 
 @pytest.mark.parametrize("tables", ["catalog:main.mirrors", "dbfs:/mirrors/m", "/Volumes/main/mirrors/m"])
@@ -101,3 +103,20 @@ def test_tables_that_this_user_may_not_read_are_not_taken_for_tables_that_are_no
         (folder / locked).chmod(0o755)
         assert caught.value.filename == str(tables / "offset_map" / "_delta_log")
         OffsetMap.open(str(tables))
+
+
+def test_a_table_that_this_user_may_not_write_is_an_error_with_a_remedy() -> None:
+    with open_folder() as folder:
+        tables = folder / "tables"
+        writer = DeltalakeWriter(str(tables / "offset_map"))
+        writer.create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
+        Controls.open(str(tables)).add("pause", ["orders"])
+        snapshot = writer.snapshot()
+        denied = "Permission denied. Remedy: grant this user access to the folder"
+        with without_rights():
+            with pytest.raises(DeltaCommitError, match=denied):
+                writer.append(snapshot, OFFSET_MAP.empty_table(), 1, {})
+            with pytest.raises(StoreUnreachableError, match=f"controls: the store refuses to append rows: {denied}"):
+                Controls.open(str(tables)).add("resume", ["orders"])
+            with pytest.raises(ConfigError, match=denied):
+                DeltalakeWriter(str(folder / "new" / "offset_map")).create({})
