@@ -71,9 +71,9 @@ class DeltaCommitError(Exception):
 _DATA_FILE = re.compile(r"[^\s/:'\"]+\.parquet")
 
 
-def damaged_table(table: str, detail: str, error: BaseException) -> OffsetMapConflictError:
+def damaged_table(table: str, detail: str, error: BaseException | None = None) -> OffsetMapConflictError:
     """Return the error of a table that cannot be read because it is damaged. `error` names the file, if that is known."""
-    name = _DATA_FILE.search(str(error))
+    name = None if error is None else _DATA_FILE.search(str(error))
     place = table if name is None else f"{table} (file {name[0]})"
     return OffsetMapConflictError(f"{place} is damaged: {detail}: {remedy_of_damage(table)}")
 

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.tables.backends.log_durability import local_log
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.tables.table_protocol import remedy_of_damage
 from shallow_mirror.errors import MirrorError, OffsetMapConflictError, StoreUnreachableError
 from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
 
@@ -76,7 +77,8 @@ def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
 
 
 def _not_readable(uri: str, error: DeltaError) -> str:
+    table = uri.rstrip("/")
     return (
-        f"{uri.rstrip('/')} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
-        f"next run): {one_line(error)}"
+        f"{table} is not a readable Delta table: {one_line(error)}. A newest commit that a power failure left half-written is "
+        f"set aside by the next run; otherwise {remedy_of_damage(table)}"
     )
