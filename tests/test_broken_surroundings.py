@@ -7,16 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from py4j.protocol import Py4JError
+from tests.checkpoints.map_rows import data, run_of
 from tests.fakes.strict_broker import StrictCluster
 
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
 from shallow_mirror.errors import ConfigError, MirrorError, SparkLostError
+from shallow_mirror.types import SlotTxn
 
 
 def explained(error: Exception) -> MirrorError:
@@ -176,6 +179,72 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
         last = said.strip().splitlines()[-1]
         assert "Traceback" not in said, (command, said)
         assert last.split(":")[0].endswith("Error"), (command, said)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def exchange(file: Path) -> None:
+    file.write_bytes(b"garbage")
+
+
+def lose(file: Path) -> None:
+    file.unlink()
+
+
+READING_COMMANDS = [
+    ["status", "m.yaml"],
+    ["verify", "m.yaml"],
+    ["preflight", "m.yaml"],
+    ["pause", "m.yaml", "orders"],
+    ["translate", "m.yaml", "orders", "0", "1"],
+    ["recover", "m.yaml"],
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", [cut, exchange, lose])
+def test_every_command_that_reads_rows_says_which_table_is_damaged_and_to_put_the_newest_copy_back(
+    tmp_path: Path, clusters: tuple[StrictCluster, StrictCluster], damage: Callable[[Path], None]
+) -> None:
+    owner = LedgerOwner.take_over(
+        str(tmp_path / "tables"),
+        name="m",
+        source_cluster_id="east",
+        target_cluster_id="west",
+        run=run_of("one"),
+        now_ms=lambda: 0,
+    )
+    owner.settle()
+    for start in (0, 5):
+        owner.next_decision()
+        owner.decide([data(start, start + 5, SlotTxn("m-0", 1, 0))], 0)
+        owner.settle()
+    oldest = min((tmp_path / "tables" / "offset_map").glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    damage(oldest)  # the newest one, half-written, would be that of a power failure
+    source, target = (
+        {"alias": alias, "client": {"bootstrap.servers": cluster.bootstrap}}
+        for alias, cluster in zip(("east", "west"), clusters, strict=True)
+    )
+    document = {"mirror": "m", "source": source, "target": target, "topics": {"include": [".*"]}, "tables": "tables"}
+    (tmp_path / "m.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    process = subprocess.run(
+        [sys.executable, "-c", _EACH_COMMAND, "[]", json.dumps(READING_COMMANDS)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    for command, (code, said) in zip(READING_COMMANDS, json.loads(process.stdout), strict=True):
+        last = said.strip().splitlines()[-1]
+        assert code == 1, (command, said)
+        assert "Traceback" not in said, (command, said)
+        assert last.startswith("OffsetMapConflictError: "), (command, said)
+        assert f"{tmp_path}/tables/offset_map" in last, (command, said)
+        assert oldest.name in last, (command, said)
+        assert "put the newest copy of the tables back" in last, (command, said)
 
 
 @pytest.mark.slow

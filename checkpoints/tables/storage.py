@@ -12,6 +12,7 @@ from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, Tabl
 from shallow_mirror.checkpoints.tables.backends.conditional_put_probe import require_conditional_puts
 from shallow_mirror.checkpoints.tables.backends.deltalake_backend import DeltalakeBackend
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.tables.backends.log_durability import require_writable
 from shallow_mirror.checkpoints.tables.backends.spark_backend import SparkBackend
 from shallow_mirror.checkpoints.tables.best_effort_tables import BackgroundTables, BestEffortTables, ForegroundTables
 from shallow_mirror.checkpoints.tables.table_location import Tables, location_of
@@ -58,6 +59,11 @@ class TableStorage:
         """Raise as `require_conditional_puts` if deltalake writes to an object store. Spark has log stores of its own."""
         if self.writer == "deltalake":
             require_conditional_puts(self.location)
+
+    def require_access(self) -> None:
+        """Raise as `require_writable` if deltalake writes the tables. A Spark elsewhere may have other folders."""
+        if self.writer == "deltalake":
+            require_writable(self.location.root)
 
     @functools.cached_property
     def offset_map(self) -> TableWriter:

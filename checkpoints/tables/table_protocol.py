@@ -14,6 +14,7 @@ delta-spark   the commit is dropped without an error unless its version is highe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS_TABLE
 from shallow_mirror.checkpoints.rows.table_layout import TableShape
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import MirrorError, OffsetMapConflictError
 
 TXN_VERSION = "delta_txn_version"
 """In the metadata of every commit: which application version it belongs to. Compaction repeats that of its predecessor."""
@@ -64,6 +66,22 @@ WriterName = Literal["deltalake", "spark"]
 
 class DeltaCommitError(Exception):
     """Internal: the library raised. The commit may have been written all the same: read back."""
+
+
+_DATA_FILE = re.compile(r"[^\s/:'\"]+\.parquet")
+
+
+def damaged_table(table: str, detail: str, error: BaseException | None = None) -> OffsetMapConflictError:
+    """Return the error of a table that cannot be read because it is damaged. `error` names the file, if that is known."""
+    name = None if error is None else _DATA_FILE.search(str(error))
+    place = table if name is None else f"{table} (file {name[0]})"
+    return OffsetMapConflictError(f"{place} is damaged: {detail}: {remedy_of_damage(table)}")
+
+
+def remedy_of_damage(table: str) -> str:
+    is_of_archive = table.rstrip("`/").endswith(ARCHIVE_SEGMENTS_TABLE)
+    rebuilt = ", or write the table again from the objects (archive verify --rebuild)" if is_of_archive else ""
+    return f"put the newest copy of the tables back (all of the folder or prefix of `tables`){rebuilt}"
 
 
 class Comparison(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal, table
 from shallow_mirror.checkpoints.ledger import LedgerOwner, commits, version_of
 from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind, read_problems
 from shallow_mirror.checkpoints.logs.runs.problem_log import PROBLEMS_TABLE
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
 from shallow_mirror.checkpoints.rows.problems import PROBLEMS
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
@@ -130,6 +132,41 @@ def test_a_commit_records_its_version_metadata_and_rows_and_older_snapshots_do_n
     assert (newer.txn_version(), newer.read()) == (8, rows(2))
     assert pa.Table.from_batches(newer.batches(columns=["source_start"])).to_pydict() == {"source_start": [2]}
     assert [(commit.version, older.txn_version(), older.read().num_rows) for commit in older.commits()] == [(7, 7, 0)]
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def exchange(file: Path) -> None:
+    file.write_bytes(b"garbage")
+
+
+def lose_file(file: Path) -> None:
+    file.unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, exchange, lose_file])
+def test_a_damaged_or_missing_file_is_named_and_no_error_of_the_library(
+    location: Location, damage: Callable[[Path], None]
+) -> None:
+    writer = location.created()
+    writer.append(opened(writer), rows(2), 7, {"run_id": "one"})
+    storage = TableStorage(location.tables, location.spark, writer=location.name)
+    controls = Controls.open(storage)
+    controls.add("pause", ["orders"])
+    for file in (file for table in ("offset_map", "controls") for file in Path(location.tables, table).glob("*.parquet")):
+        damage(file)
+    snapshot = opened(location.writer())
+    for table, read in (
+        ("offset_map", snapshot.read),
+        ("offset_map", lambda: list(snapshot.batches())),
+        ("controls", controls.read),
+    ):
+        with pytest.raises(OffsetMapConflictError, match=f"{table}.*: put the newest copy of the tables back") as caught:
+            read()
+        assert re.search(r"part-\S+\.parquet", str(caught.value))
+        assert "\n" not in str(caught.value)
 
 
 def test_an_append_adds_the_columns_that_an_older_release_did_not_have(location: Location) -> None:

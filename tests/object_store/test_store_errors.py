@@ -33,6 +33,7 @@ READ_ONLY = (
     "Could not create local directory: /d/tables/controls Error: Os { code: 30, kind: ReadOnlyFilesystem, message: "
     '"Read-only file system" }'
 )
+DENIED = "Generic LocalFileSystem error: Unable to create file /d/t/_delta_log/1.json: Permission denied (os error 13)"
 FORBIDDEN = (
     f"Kernel error -> The operation lacked the necessary privileges to complete for path t\n {RED}↳{END} Error performing GET "
     f"http://s:1/b/t in 1ms - Server returned non-2xx status code\n {RED}↳{END} 403 Forbidden\n {RED}↳{END} {XML}"
@@ -67,6 +68,11 @@ FORBIDDEN = (
             READ_ONLY,
             False,
             "s3://b/t: the store did not open the table: Read-only file system. Remedy: free or add space on the file system",
+        ),
+        (
+            DENIED,
+            True,
+            "s3://b/t: the store refuses to open the table: Permission denied. Remedy: grant this user access to the folder",
         ),
         (
             FORBIDDEN,

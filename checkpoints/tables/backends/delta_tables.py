@@ -9,7 +9,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from shallow_mirror.checkpoints.tables.backends.log_durability import local_log
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.tables.table_protocol import remedy_of_damage
 from shallow_mirror.errors import MirrorError, OffsetMapConflictError, StoreUnreachableError
 from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
 
@@ -60,8 +62,11 @@ def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
 def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
     """Return the table at its newest version; None if there is none.
 
-    Raises StoreUnreachableError, ConfigError (options that cannot be used), OffsetMapConflictError (not a readable Delta table).
+    Raises StoreUnreachableError, ConfigError (options that cannot be used), OffsetMapConflictError (not a readable Delta table),
+    PermissionError (of a folder; the library takes one that this user may not enter for no table).
     """
+    if (log := local_log(uri)) is not None:
+        log.require_listable()
     try:
         with store_errors_raised("open the table", uri):
             return DeltaTable(uri, storage_options=location.options())
@@ -72,7 +77,8 @@ def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
 
 
 def _not_readable(uri: str, error: DeltaError) -> str:
+    table = uri.rstrip("/")
     return (
-        f"{uri.rstrip('/')} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
-        f"next run): {one_line(error)}"
+        f"{table} is not a readable Delta table: {one_line(error)}. A newest commit that a power failure left half-written is "
+        f"set aside by the next run; otherwise {remedy_of_damage(table)}"
     )

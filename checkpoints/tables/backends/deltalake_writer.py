@@ -7,6 +7,7 @@ after the snapshot's. deltalake alone accepts lower application versions.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -44,14 +45,22 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     any_in_sql,
     commit_entry,
     condition_in_sql,
+    damaged_table,
+    remedy_of_damage,
     user_metadata_entry,
 )
-from shallow_mirror.errors import ConfigError, MirrorError, OffsetMapConflictError
-from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
+from shallow_mirror.errors import ConfigError, MirrorError, OffsetMapConflictError, StoreUnreachableError
+from shallow_mirror.object_store import REMEDY_DISK, is_past_end, one_line, store_error
 
 _HISTORY_STEPS = (1, 10, 1000, None)
 
 _TEXTS = ("string_view", "large_string")
+
+_OF_CONTENT = re.compile(r"Parquet (?:argument )?error", re.IGNORECASE)
+_OF_READING = re.compile(r"Object Store error|Generic \w+ error|os error \d|Resources exhausted|out of memory", re.IGNORECASE)
+_IS_A_FOLDER = "Is a directory"
+_OF_SYSTEM = "(os error "
+_REMEDY_SYSTEM = "check the disk and the file system of the tables"
 
 
 class DeltalakeSnapshot:
@@ -94,18 +103,18 @@ class DeltalakeSnapshot:
             entry_count = len(entries)
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
-        with _reading_errors(self.table.table_uri):
+        with _reading_errors("read rows", self.table.table_uri):
             reader = self._query(condition, columns)
             return pa.Table.from_batches(map(_plain_texts, reader), schema=_plain_schema(reader.schema))
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the same rows piece by piece, for maps that are larger than memory."""
-        with _reading_errors(self.table.table_uri):
+        with _reading_errors("read rows", self.table.table_uri):
             yield from map(_plain_texts, self._query(condition, columns))
 
     def row_count(self) -> int:
-        """Count the rows from the statistics of the files. Raises OSError, StoreUnreachableError."""
-        with store_errors_raised("count the rows", self.table.table_uri):
+        """Count the rows from the statistics of the files. Raises OSError, StoreUnreachableError, OffsetMapConflictError."""
+        with _reading_errors("count the rows", self.table.table_uri):
             return int(self._query((), ["count(*) AS row_count"]).read_all()["row_count"][0].as_py())
 
     def counters(self) -> Mapping[str, int]:
@@ -124,7 +133,7 @@ class DeltalakeSnapshot:
             stream = QueryBuilder().register("rows", self.table).execute(f"SELECT {names} FROM rows WHERE {sql_of(condition)}")
             return pa.RecordBatchReader.from_stream(stream)
         except Exception as error:
-            cause = store_error(error, "read rows", self.table.table_uri)
+            cause = _damage(error, self.table.table_uri) or store_error(error, "read rows", self.table.table_uri)
             raise cause or OSError(f"{self.table.table_uri}: {one_line(error)}") from error
 
 
@@ -165,6 +174,10 @@ class DeltalakeWriter:
                     # With retries the loser of a race would commit its own properties on top of the winner's.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
+        except StoreUnreachableError as error:
+            if error.is_refused:  # before the first run has begun nothing is gained by waiting for other permissions
+                raise ConfigError(str(error)) from error
+            raise
         except DeltaError as error:
             if self.snapshot() is None:
                 problem = f"the table {self.uri} cannot be created: {one_line(error)}"
@@ -285,18 +298,36 @@ def _counter_id(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _reading_errors(uri: str) -> Iterator[None]:
-    """Raise as `store_errors_raised`, and OffsetMapConflictError if a file of the table is missing."""
-    with store_errors_raised("read rows", uri):
+def _reading_errors(operation: str, uri: str) -> Iterator[None]:
+    """Raise as `store_errors_raised`, OffsetMapConflictError if a file of the table is missing or damaged, and
+    StoreUnreachableError if the operating system does not let it be read.
+    """
+    with store_errors_raised(operation, uri):
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            if "not found" not in str(error):
+            cause = _damage(error, uri)
+            if cause is None and _OF_SYSTEM in str(error) and store_error(error, operation, uri) is None:
+                cause = StoreUnreachableError(operation, uri.rstrip("/"), one_line(error), _REMEDY_SYSTEM)
+            if cause is None:
                 raise
-            raise OffsetMapConflictError(
-                f"a file of {uri.rstrip('/')} is missing: {one_line(error)}. If the table was exchanged while it was read, start "
-                "again; otherwise it is damaged: put it back from a copy"
-            ) from error
+            raise cause from error
+
+
+def _damage(error: Exception, uri: str) -> MirrorError | None:
+    """Return the error to raise if a file of the table is missing or damaged; None for any other cause.
+
+    The query engine has no class for it, and the text of a failed read begins with "Parquet error" whatever made it fail.
+    """
+    text, table = str(error), uri.rstrip("/")
+    if "not found" in text:
+        return OffsetMapConflictError(
+            f"a file of {table} is missing: {one_line(error)}. If the table was exchanged while it was read, start again; "
+            f"otherwise it is damaged: {remedy_of_damage(table)}"
+        )
+    if is_past_end(error) or _IS_A_FOLDER in text or (_OF_CONTENT.search(text) and not _OF_READING.search(text)):
+        return damaged_table(table, one_line(error), error)
+    return None
 
 
 @contextlib.contextmanager

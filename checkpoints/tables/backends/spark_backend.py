@@ -14,6 +14,7 @@ from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     PLAIN_TABLE,
     columns_in_sql,
     condition_of,
+    damage_of,
     frame_of,
     history,
     log_of,
@@ -97,11 +98,13 @@ class SparkBackend:
         except spark_errors() as error:
             if (lost := lost_server(error)) is not None:
                 raise lost from error
+            if (damage := damage_of(self._name(table), error)) is not None:
+                raise damage from error
             raise OutcomeUnknownError(f"{self._name(table)}: {type(error).__name__}: {error}") from error
 
     def cause_of(self, error: Exception, operation: str, table: str) -> MirrorError | None:
-        """Return None: Spark has connectors of its own, whose texts name no request to the store."""
-        return None
+        """Return None but for a damaged file: Spark has connectors of its own, whose texts name no request to the store."""
+        return damage_of(self._name(table), error)
 
     def _name(self, table: str) -> str:
         return name_in_sql(self._location.root, table)

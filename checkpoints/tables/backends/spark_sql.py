@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,8 +18,8 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.rows.codec import TIMESTAMP
 from shallow_mirror.checkpoints.rows.schema import schema_of, table_uri
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
-from shallow_mirror.checkpoints.tables.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.checkpoints.tables.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql, damaged_table
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.spark_connect import is_connect
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ NO_TABLE = frozenset(
      "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND"}
 )  # fmt: skip
 """Of a path without a table as well as of one with other files, which `create` tells apart."""
+
+
+_DAMAGED_FILE = re.compile(
+    r"FAILED_READ_FILE\.FILE_NOT_EXIST|DELTA_FILE_NOT_FOUND|is not a Parquet file|ParquetDecodingException|ChecksumException|"
+    r"can not read class org\.apache\.parquet\.format"
+)
+"""The condition of Spark is FAILED_READ_FILE whatever made a read fail."""
 
 
 def writer_session(spark: SparkSession) -> SparkSession:
@@ -203,6 +211,13 @@ def spark_errors() -> tuple[type[Exception], ...]:
 def condition_of(error: Exception) -> str | None:
     condition = getattr(error, "getCondition", lambda: None)()
     return None if condition is None else str(condition).split(".")[0]
+
+
+def damage_of(table: str, error: Exception) -> OffsetMapConflictError | None:
+    """Return the error to raise if a data file of the table is missing or damaged; None for any other cause."""
+    causes = (line.strip().removeprefix("Caused by: ") for line in str(error).splitlines())
+    cause = next((line for line in causes if _DAMAGED_FILE.search(line)), None)
+    return None if cause is None else damaged_table(table, cause, error)
 
 
 def first_line(error: Exception) -> str:

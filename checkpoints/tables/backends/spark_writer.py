@@ -25,6 +25,7 @@ from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     PLAIN_TABLE,
     columns_in_sql,
     condition_of,
+    damage_of,
     first_line,
     frame_of,
     history,
@@ -113,22 +114,25 @@ class SparkSnapshot:
                 return
 
     def read(self, condition: Condition = (), columns: list[str] | None = None) -> pa.Table:
-        return self._rows(condition, columns).toArrow()
+        with _damage_raised(self._name):
+            return self._rows(condition, columns).toArrow()
 
     def batches(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the same rows piece by piece: Spark brings one file of the table at a time."""
-        frame = self._rows(condition, columns)
-        schema = self._rows(condition, columns).limit(0).toArrow().schema
-        piece: list[dict[str, Any]] = []
-        for row in frame.toLocalIterator():
-            piece.append(row.asDict(recursive=True))  # also the structures in lists
-            if len(piece) == _ROWS_A_PIECE:
-                yield pa.RecordBatch.from_pylist(piece, schema=schema)
-                piece = []
-        yield pa.RecordBatch.from_pylist(piece, schema=schema)
+        with _damage_raised(self._name):
+            frame = self._rows(condition, columns)
+            schema = self._rows(condition, columns).limit(0).toArrow().schema
+            piece: list[dict[str, Any]] = []
+            for row in frame.toLocalIterator():
+                piece.append(row.asDict(recursive=True))  # also the structures in lists
+                if len(piece) == _ROWS_A_PIECE:
+                    yield pa.RecordBatch.from_pylist(piece, schema=schema)
+                    piece = []
+            yield pa.RecordBatch.from_pylist(piece, schema=schema)
 
     def row_count(self) -> int:
-        return int(self._rows((), None).count())
+        with _damage_raised(self._name):
+            return int(self._rows((), None).count())
 
     def counters(self) -> Mapping[str, int]:
         """Return nothing: a commit through Spark records one application version, and SQL reads none."""
@@ -281,6 +285,18 @@ def _log_kept() -> dict[str, str]:
 def _text(metadata: Mapping[str, str], version: int, snapshot: SparkSnapshot) -> str:
     recorded = snapshot.txn_version()
     return json.dumps({**metadata, TXN_VERSION: str(version), ON_TOP_OF: str(-1 if recorded is None else recorded)})
+
+
+@contextlib.contextmanager
+def _damage_raised(table: str) -> Iterator[None]:
+    """Raise OffsetMapConflictError if a data file is missing or damaged; other errors pass unchanged."""
+    try:
+        yield
+    except spark_errors() as error:
+        cause = damage_of(table, error)
+        if cause is None:
+            raise
+        raise cause from error
 
 
 @contextlib.contextmanager

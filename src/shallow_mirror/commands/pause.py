@@ -82,6 +82,7 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
         )
     with session_for(config, is_writing=True) as spark:
         storage = TableStorage.to_write(config.table_location, config.tables_writer, spark)
+        storage.require_access()  # before clusters are asked: the write comes last, and tables may not be there yet
         controls = Controls.open(storage)
         state = controls.read()
         _require_topics(config, storage, [topic for topic in topics if topic not in state.not_copied])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shallow_mirror.object_store.object_store import ObjectStore as ObjectStore
     from shallow_mirror.object_store.store_errors import (
         REMEDY_DISK as REMEDY_DISK,
+        is_past_end as is_past_end,
         one_line as one_line,
         store_error as store_error,
     )

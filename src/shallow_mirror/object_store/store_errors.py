@@ -42,7 +42,7 @@ _NOT_DELETED = re.compile(r"[Dd]elete\w* request failed for key (.*?): (.*?) \(c
 _MAY_BE_DELETED_LATER = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "503", "500")
 _DISK = re.compile(
     r"(?:Generic LocalFileSystem error|Could not create local directory).*?"
-    r"(No space left on device|Disk quota exceeded|Read-only file system)",
+    r"(No space left on device|Disk quota exceeded|Read-only file system|Permission denied)",
     re.DOTALL,
 )
 """A folder is a store as well."""
@@ -62,6 +62,8 @@ _REMEDY_LOST_FILE = (
 )
 _REMEDY_LOST_PART = "check the store and every proxy, gateway and cache in front of it; the object is to be written again"
 REMEDY_DISK = "free or add space on the file system of the folder, and see that it is mounted for writing"
+_DENIED = "Permission denied"
+_REMEDY_ACCESS = "grant this user access to the folder and to the files in it"
 _REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches its endpoint"
 _REMEDY_SLOW = "check the state and the request limits of the store"
 _REMEDY_REFUSED = (
@@ -112,7 +114,10 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         return ConfigError(f"{table}: storage.options or `tables` cannot be used: {one_line(text)}")
     disk = _DISK.search(text)
     if disk is not None:
-        return StoreUnreachableError(operation, table, disk[1], REMEDY_DISK)
+        is_denied = disk[1] == _DENIED
+        return StoreUnreachableError(
+            operation, table, disk[1], _REMEDY_ACCESS if is_denied else REMEDY_DISK, is_refused=is_denied
+        )
     if not _OF_STORE.search(text):
         return None
     not_deleted = _NOT_DELETED.search(text)

@@ -138,6 +138,7 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
     `spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, RetriableError.
     """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
+    offset_map.positions()  # a start reads them too: a table that it cannot read is not to be called one that needs no choice
     rows = offset_map.unsettled_rows()
     deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:

@@ -14,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from shallow_mirror.checkpoints import DecidedSegment, table_properties
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
 from shallow_mirror.checkpoints.tables import Comparison
-from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter
+from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter, _reading_errors
 from shallow_mirror.checkpoints.tables.table_protocol import DeltaCommitError
-from shallow_mirror.errors import OffsetMapConflictError
+from shallow_mirror.errors import OffsetMapConflictError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 EMPTY = OFFSET_MAP.empty_table()
@@ -123,3 +123,69 @@ def test_a_missing_file_is_named_and_no_error_of_the_library(tmp_path: Path, rea
         file.unlink()
     with pytest.raises(OffsetMapConflictError, match=r"a file of .* is missing: .* exchanged while it was read, start again"):
         read(snapshot)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+def exchange(file: Path) -> None:
+    file.write_bytes(b"garbage")
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def overwrite_rows(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + b"\xff" * 100 + content[104:])
+
+
+def overwrite_footer(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-60] + b"\xee" * 52 + content[-8:])
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [cut, exchange, empty, zero, overwrite_rows, overwrite_footer, make_folder])
+@pytest.mark.parametrize(
+    "read", [DeltalakeSnapshot.read, lambda snapshot: list(snapshot.batches())], ids=["at once", "in pieces"]
+)
+def test_a_damaged_file_is_an_error_that_names_the_table_and_what_to_do(
+    tmp_path: Path, damage: Callable[[Path], None], read: Callable[[DeltalakeSnapshot], object]
+) -> None:
+    write_deltalake(tmp_path, pa.table({"a": list(range(100))}))
+    snapshot = DeltalakeSnapshot(DeltaTable(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    damage(file)
+    with pytest.raises(OffsetMapConflictError, match=r"is damaged: .*put the newest copy of the tables back") as caught:
+        read(snapshot)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    if damage is not overwrite_rows:  # the library names no file once it reads rows
+        assert f"(file {file.name})" in str(caught.value)
+
+
+@pytest.mark.parametrize("reason", ["Input/output error (os error 5)", "Too many open files (os error 24)"])
+def test_a_file_that_the_system_does_not_let_be_read_is_no_damage(tmp_path: Path, reason: str) -> None:
+    text = f"External error: Parquet error: Failed to fetch metadata for file p.parquet: Object Store error: {reason}"
+    with (
+        pytest.raises(StoreUnreachableError, match=r"did not read rows: .*os error .*Remedy: check the disk"),
+        _reading_errors("read rows", str(tmp_path)),
+    ):
+        raise pa.ArrowInvalid(text)
+
+
+def test_an_error_of_a_query_is_no_damage(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"a": [1, 2]}))
+    with pytest.raises(OSError, match="No field named b"):
+        DeltalakeSnapshot(DeltaTable(tmp_path)).read((), ["b"])

@@ -14,8 +14,9 @@ from tests.checkpoints.map_rows import SOURCE, TXN, data, run_of
 
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.ledger import LedgerOwner
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import choose_writer
-from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
+from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, _is_cut, local_log
 from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 
@@ -142,12 +143,78 @@ def test_a_whole_commit_that_names_what_can_be_no_file_is_no_power_failure(tmp_p
     assert commit.exists()
 
 
-def test_the_only_commit_half_written_is_a_map_that_never_was(tmp_path: Path) -> None:
-    log_of(tmp_path).mkdir(parents=True)
-    torn = log_of(tmp_path) / f"{0:020}.json"
-    torn.write_text('{"protocol":{"minRe')
-    age(torn)
+@pytest.mark.parametrize("content", [b"", bytes(50)], ids=["empty", "zeros"])
+def test_the_only_commit_empty_or_of_zeros_is_a_map_that_never_was(tmp_path: Path, content: bytes) -> None:
+    torn = only_commit(tmp_path, content)
     assert take(tmp_path, "one").run_epoch == 1
+    assert torn.with_name(f"{torn.name}.torn").exists()
+
+
+def only_commit(tables: Path, content: bytes) -> Path:
+    log_of(tables).mkdir(parents=True)
+    commit = log_of(tables) / f"{0:020}.json"
+    commit.write_bytes(content)
+    age(commit)
+    return commit
+
+
+@pytest.mark.parametrize("content", [b'{"protocol":{"minRe', b"garbage"])
+def test_the_only_commit_with_other_content_is_no_map_that_never_was(tmp_path: Path, content: bytes) -> None:
+    commit = only_commit(tmp_path, content)
+    with pytest.raises(OffsetMapConflictError, match=f"{commit.name}.*: put the newest copy of the tables back"):
+        take(tmp_path, "one")
+    assert commit.read_bytes() == content
+
+
+def test_the_only_commit_empty_beside_rows_is_no_map_that_never_was(tmp_path: Path) -> None:
+    Controls.open(str(tmp_path)).add("pause", ["orders"])
+    (commit,) = (tmp_path / "controls" / "_delta_log").glob("*.json")
+    empty(commit)
+    age(commit)
+    with pytest.raises(OffsetMapConflictError, match=r"the only commit of its log, or a file .* is half-written: put"):
+        LocalLog(tmp_path / "controls").discard_torn_commit()
+    assert commit.exists()
+
+
+def exchange(commit: Path) -> None:
+    commit.write_text("garbage", encoding="utf-8")
+
+
+def exchange_last_line(commit: Path) -> None:
+    first, *_ = commit.read_text(encoding="utf-8").splitlines()
+    commit.write_text(f"{first}\ngarbage", encoding="utf-8")
+
+
+def exchange_first_line(commit: Path) -> None:
+    _, *others = commit.read_text(encoding="utf-8").splitlines()
+    commit.write_text("\n".join(["{}garbage", *others]), encoding="utf-8")
+
+
+def write_behind_zeros(commit: Path) -> None:
+    content = commit.read_bytes()
+    commit.write_bytes(content[:20] + bytes(20) + content[40:])
+
+
+@pytest.mark.parametrize("damage", [exchange, exchange_last_line, exchange_first_line, write_behind_zeros])
+def test_a_newest_commit_with_content_that_no_power_failure_leaves_is_damage(
+    tmp_path: Path, owner: LedgerOwner, damage: Callable[[Path], None]
+) -> None:
+    commit = newest_commit(tmp_path)
+    damage(commit)
+    age(commit)
+    before = sorted(log_of(tmp_path).iterdir())
+    with pytest.raises(
+        OffsetMapConflictError, match=f"{commit.name} of its log holds what no power failure leaves: put the newest"
+    ):
+        take(tmp_path, "two")
+    assert sorted(log_of(tmp_path).iterdir()) == before
+
+
+def test_wherever_a_commit_is_cut_its_beginning_is_one_of_a_power_failure() -> None:
+    action = {"add": {"path": "é\U0001f600.parquet", "size": -12, "on": [True, False, None, 1.5e-7, {}], "stats": '"\\u00e9\n'}}
+    for is_ascii in (True, False):
+        content = "\n".join(json.dumps(action, ensure_ascii=is_ascii) for _ in range(2)).encode()
+        assert all(_is_cut(content[:end] + zeros) for end in range(len(content)) for zeros in (b"", bytes(9)))
 
 
 @pytest.mark.parametrize("is_pointer_torn", [False, True])
