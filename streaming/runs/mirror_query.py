@@ -198,7 +198,9 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         """Fill the logs of preserved topics up to the positions. Return it for later calls; None if no topic is preserved."""
         if self.guard_times is None:
             return None
-        filling = LogFilling(self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline)
+        filling = LogFilling(
+            self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline, forgotten=self.forgotten
+        )
         self.reporter.start_step("filling the logs of preserved topics", " up to their positions")
         filling.fill()
         return filling
