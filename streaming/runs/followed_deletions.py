@@ -13,28 +13,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-import numpy as np
-
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import absent_topics
-from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    UNKNOWN_BYTES_PER_OFFSET,
-    IsolationLevel,
-    SourcePartition,
-    TopicPartition,
-)
-from shallow_mirror.wire import CONTROL_BIT
+from shallow_mirror.sinks.kafka.targets.other_writers import first_foreign_batch
+from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
-
-_FETCH_BYTES = 1 << 20
 
 Positions = Mapping[SourcePartition, Position]
 
@@ -124,30 +112,6 @@ class FollowedDeletions:
         self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline
     ) -> str | None:
         """Return the records in the log that the mirror did not write, behind those of the map; None: none."""
-        ends: dict[TopicPartition, int] = {TopicPartition(name, partition): 0 for partition in partitions}
-        producers: dict[TopicPartition, int | None] = {}
-        for at in positions:
-            key = at.target.topic_partition
-            ends[key] = max(ends.get(key, 0), at.target_end)
-            producers[key] = at.shared_producer_id
-        log_ends = target.list_offsets(dict.fromkeys(ends, LATEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
-        starts = target.list_offsets(dict.fromkeys(ends, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
-        ranges = [
-            ReadRange(key, max(end, starts[key].offset), log_ends[key].offset, UNKNOWN_BYTES_PER_OFFSET)
-            for key, end in ends.items()
-            if max(end, starts[key].offset) < log_ends[key].offset
-        ]
-        reader = RangeReader(
-            target, ranges, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline
-        )
-        for response in reader:
-            for fetched in response:
-                headers = fetched.index.headers
-                own = producers.get(fetched.topic_partition)
-                is_own = (headers["attributes"] & CONTROL_BIT) != 0
-                if own is not None:
-                    is_own = is_own | (headers["producer_id"] == own)
-                for i in np.flatnonzero(~is_own)[:1].tolist():
-                    offset = int(headers["base_offset"][i])
-                    return f"{fetched.topic_partition} has a batch at offset {offset} that the offset map does not name"
-        return None
+        keys = [TopicPartition(name, partition) for partition in partitions]
+        found = first_foreign_batch(target, keys, positions, IsolationLevel.READ_UNCOMMITTED, deadline)
+        return None if found is None else f"{found[0]} has a batch at offset {found[1]} that the offset map does not name"
