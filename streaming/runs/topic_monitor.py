@@ -224,6 +224,8 @@ class TopicMonitor:
         deadline = self._deadline()
         deleted: tuple[str, ...] = ()
         problems: list[Problem] = []
+        followed: Mapping[str, str] = {}
+        without_target: frozenset[str] = frozenset()
         try:
             names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
@@ -236,10 +238,13 @@ class TopicMonitor:
             problems += [_problem(text, _REMEDY_OF_LEFT_OUT, name) for name, text in self._cycles.left_out.items()]
             if self._deletions is not None:
                 followed = self._deletions.follow(source, target, deadline)
-                problems += [_problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items()]
+                without_target = self._deletions.without_target
+                problems += [
+                    _problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items() if name not in without_target
+                ]
             gone = self._gone_targets(target, deadline)
             self._gone = frozenset(gone)
-            problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items()]
+            problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items() if name not in without_target]
             held = self._held.release(source, target, deadline)
             problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]
             if follower is not None:
@@ -251,7 +256,7 @@ class TopicMonitor:
         except MirrorError as error:
             problems.append(_problem(f"topics cannot be checked: {error}", _REMEDY))
         if not self._stop.is_set():
-            self._report_topics(deleted, problems)
+            self._report_topics(deleted, problems, followed)
 
     def _gone_targets(self, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Return a sentence for each target topic that was deleted, or created again, by source topic. Raises RetriableError."""
@@ -264,9 +269,10 @@ class TopicMonitor:
             if route.target_topic in gone
         }
 
-    def _report_topics(self, deleted: Sequence[str], problems: Sequence[Problem]) -> None:
+    def _report_topics(self, deleted: Sequence[str], problems: Sequence[Problem], followed: Mapping[str, str]) -> None:
         """Record new problems of the run, and write all of them for `status`.
 
+        `followed`: what becomes of target topics of deleted topics. It is no problem, and has no remedy, once they are deleted.
         Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
         """
         kept = deleted if self._deletions is None else ()
@@ -280,8 +286,10 @@ class TopicMonitor:
             state = planner_state.TopicsState(
                 at_ms=int(time.time() * 1000),
                 gone=tuple(deleted),
-                problems=(*dict.fromkeys(problem.text for problem in problems), *stamping),
-                topics={problem.text: problem.topic for problem in problems if problem.topic is not None},
+                problems=(*dict.fromkeys((*followed.values(), *(problem.text for problem in problems))), *stamping),
+                topics={text: name for name, text in followed.items()}
+                | {problem.text: problem.topic for problem in problems if problem.topic is not None},
+                followed=tuple(sorted(followed.keys() & set(deleted))),
             )
             planner_state.write_state(planner_state.topics_state_path(self._config.checkpoint), state)
         except OSError as error:
