@@ -27,7 +27,7 @@ from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, Re
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
-from shallow_mirror.sinks.kafka.targets.settings import TopicConfigSync
+from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
@@ -55,7 +55,10 @@ _REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves 
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
 _REMEDY_OF_LEFT_OUT = "Exclude it (topics.exclude) in one of these mirrors, and start the other one again: that one copies it"
 _REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
+_REMEDY_OF_POLICY = "Set cleanup.policy of the source topic back, or do what the message says before the next start"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
+
+_Follower = TopicConfigSync | SourcePolicies
 
 
 class TopicMonitor:
@@ -135,9 +138,10 @@ class TopicMonitor:
                     self._check_topics(source, target, follower)
                     check_at = time.monotonic() + every_s
 
-    def _follower(self, source: Cluster, target: Cluster) -> TopicConfigSync | None:
-        is_wanted = self._config.topics.configs == "sync"
-        return TopicConfigSync(source, target, self._targets, self._positions) if is_wanted else None
+    def _follower(self, source: Cluster, target: Cluster) -> _Follower | None:
+        if self._config.topics.configs == "sync":
+            return TopicConfigSync(source, target, self._targets, self._positions)
+        return SourcePolicies(source, target, self._targets) if self._config.topics.preserves_offsets else None
 
     def _read_controls(self) -> None:
         try:
@@ -203,7 +207,7 @@ class TopicMonitor:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
 
-    def _set_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+    def _set_topics(self, source: Cluster, target: Cluster, follower: _Follower | None) -> None:
         """Set the settings that may be set before the query begins. Failures are reported by the thread."""
         try:
             self._held.release(source, target, self._deadline())
@@ -212,7 +216,7 @@ class TopicMonitor:
         except MirrorError as error:
             _log.info("settings of target topics were not compared: %s", error)
 
-    def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
+    def _follow(self, follower: _Follower, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
         """Compare settings with the source, but not of topics that were handed over.
 
         The copy is in use by then: the reverse mirror follows it in the other direction, and of two mirrors that follow each
@@ -220,7 +224,7 @@ class TopicMonitor:
         """
         return follower.sync({*missing, *self._moving}, deadline)
 
-    def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+    def _check_topics(self, source: Cluster, target: Cluster, follower: _Follower | None) -> None:
         deadline = self._deadline()
         deleted: tuple[str, ...] = ()
         problems: list[Problem] = []
@@ -249,7 +253,8 @@ class TopicMonitor:
             problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]
             if follower is not None:
                 followed_settings = self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline)
-                problems += [_problem(text, _REMEDY, name) for name, texts in followed_settings.items() for text in texts]
+                remedy = _REMEDY_OF_POLICY if isinstance(follower, SourcePolicies) else _REMEDY
+                problems += [_problem(text, remedy, name) for name, texts in followed_settings.items() for text in texts]
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return

@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicCo
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
 from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs import idle_map, topic_monitor
 from shallow_mirror.streaming.runs.idle_map import IdleMap
@@ -328,3 +329,21 @@ def test_a_target_topic_that_the_mirror_has_deleted_is_no_problem_and_has_no_rem
         {"orders: look 2": "orders", "users: kept": "users"},
     )
     assert state.followed == ("orders", "users")
+
+
+@pytest.mark.parametrize(
+    ("configs", "preserves", "follower"),
+    [
+        ("sync", True, TopicConfigSync),
+        ("create", True, SourcePolicies),
+        ("off", True, SourcePolicies),
+        ("create", False, type(None)),
+    ],
+)
+def test_policies_of_preserved_topics_are_compared_where_settings_are_not_followed(
+    tmp_path: Path, configs: str, preserves: bool, follower: type
+) -> None:
+    monitor = monitored(Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(lambda: True))
+    monitor._config.topics = SimpleNamespace(configs=configs, preserves_offsets=preserves)  # type: ignore[assignment]
+    unused: Any = None
+    assert type(monitor._follower(unused, unused)) is follower
