@@ -372,20 +372,22 @@ class KafkaSink:
         """
         positions = self._owner.positions()
         starts = {
-            row.segment.target.topic_partition: positions[row.segment.source].start
+            row.segment.target: positions[row.segment.source].start
             for row in rows
             if row.shared_producer_id is not None and row.segment.kind is SegmentKind.DATA and row.segment.source in positions
         }
-        # Nothing is in front of the first records of a log from offset 0. Earlier decisions have done it in logs with records.
-        written = {
-            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.start == 0
-        }
-        starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
+        # Nothing is in front of the first records of a log from offset 0. Earlier decisions have done it in logs with records,
+        # which those of former target topics of the same names are not.
+        written = {position.target for position in positions.values() if position.target_end > 0 or position.start == 0}
         # Brokers refuse it of compacted topics, where compaction removes the fillers: they have one key.
         compacted = {route.target_topic for route in self._targets.routes.values() if route.is_compacted}
-        starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition.topic not in compacted}
-        if starts:
-            delete_records(self._performer.target, starts, deadline)
+        leading = {
+            target.topic_partition: offset
+            for target, offset in starts.items()
+            if target not in written and target.topic not in compacted
+        }
+        if leading:
+            delete_records(self._performer.target, leading, deadline)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
         """Abort the undecided transactions if a target partition does not answer about them: others need not wait for it.

@@ -62,6 +62,8 @@ class TopicsState:
     """Sentences about topics and settings of target topics."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """The source topic of each sentence that concerns one; the file of an older release has none."""
+    followed: tuple[str, ...] = ()
+    """Topics of `gone` of which a sentence says what becomes of the target topic (`topics.deleted: delete`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,31 +12,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-
-import numpy as np
+from datetime import UTC, datetime
 
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import absent_topics
-from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    UNKNOWN_BYTES_PER_OFFSET,
-    IsolationLevel,
-    SourcePartition,
-    TopicPartition,
-)
-from shallow_mirror.wire import CONTROL_BIT
+from shallow_mirror.sinks.kafka.targets.other_writers import first_foreign_batch
+from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_FETCH_BYTES = 1 << 20
-
 Positions = Mapping[SourcePartition, Position]
+
+
+def moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(seconds: float) -> str:
+    """Return whole days, hours or minutes, otherwise seconds."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:g} s"
 
 
 class FollowedDeletions:
@@ -62,6 +63,10 @@ class FollowedDeletions:
         self._topics = {TopicIncarnation(key.topic, key.topic_id) for key in mirrored if is_included(key.topic)}
         self._source_cluster_id = source_cluster_id
         self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
+        self._deleted: dict[TopicIncarnation, str] = {}
+        """What was said when the target topic was deleted."""
+        self.without_target: frozenset[str] = frozenset()
+        """Of the topics that were missing at the last look, those whose target topics are gone as well: nothing is left to do."""
 
     def follow(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Record topics that are missing at the source, and delete those that are due. Return a sentence for each missing topic.
@@ -73,17 +78,30 @@ class FollowedDeletions:
         since_ms = self._table.record(known, missing, run_epoch=self._run_epoch, at_ms=at_ms)
         due_ms = at_ms - int(self._after_s * 1000)
         sentences = {}
+        without_target = set[str]()
         for topic in sorted(missing):
             text = f"source topic {topic.topic} (id {topic.topic_id}) was deleted"
             if topic not in known or since_ms[topic] > due_ms:
-                left_s = self._after_s - (at_ms - since_ms[topic]) / 1000
-                sentences[topic.topic] = f"{text}: its target topic is deleted in {left_s / 3600:.1f} h (topics.deleted_after)"
+                # Without the time that is left: a sentence that changed at every look would be a new problem each time.
+                due = moment(since_ms[topic] + int(self._after_s * 1000))
+                after = f"{duration(self._after_s)} after a run first missed it (topics.deleted_after)"
+                sentences[topic.topic] = f"{text}: its target topic is deleted at {due}, {after}"
                 continue
             try:
-                sentences[topic.topic] = f"{text}: {self._delete(topic, source, target, deadline)}"
+                outcome, is_there = self._outcome(topic, source, target, deadline)
             except MirrorError as error:
-                sentences[topic.topic] = f"{text}: its target topic is kept: {error}"
+                outcome, is_there = f"its target topic is kept: {error}", True
+            sentences[topic.topic] = f"{text}: {outcome}"
+            if not is_there:
+                without_target.add(topic.topic)
+        self.without_target = frozenset(without_target)
         return sentences
+
+    def _outcome(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> tuple[str, bool]:
+        """Delete the target topic unless that was done; return the outcome, and whether the target still has the topic."""
+        if topic in self._deleted:
+            return self._deleted[topic], False
+        return self._delete(topic, source, target, deadline)
 
     def _missing(self, source: Cluster, incarnations: set[TopicIncarnation], deadline: Deadline) -> set[TopicIncarnation]:
         """Return topics of whose names the source has nothing. Raises RetriableError if a broker does not answer."""
@@ -95,59 +113,36 @@ class FollowedDeletions:
         absent = absent_topics(source, names, deadline)
         return {topic for topic in incarnations if topic.topic in absent}
 
-    def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> str:
-        """Delete the target topic if nothing speaks against it; return the outcome."""
+    def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> tuple[str, bool]:
+        """Delete the target topic if nothing speaks against it; return as `_outcome`."""
         controls = self._controls()
         if topic.topic in controls.not_copied | controls.received:
-            return "its target topic is kept: the topic is paused, or a migration has moved it"
+            return "its target topic is kept: the topic is paused, or a migration has moved it", True
         positions = self._positions()
         targets = {at.target.topic: at.target.topic_id for key, at in positions.items() if TopicIncarnation(*key[:2]) == topic}
         if len(targets) != 1:
-            return f"its target topic is kept: the offset map names {len(targets)}"
+            return f"its target topic is kept: the offset map names {len(targets)}", True
         ((name, topic_id),) = targets.items()
         ends = {key: at for key, at in positions.items() if at.target.topic == name and at.target.topic_id == topic_id}
         if any(key.topic != topic.topic for key in ends):
-            return f"target topic {name} is kept: another source topic is mirrored to it as well"
+            return f"target topic {name} is kept: another source topic is mirrored to it as well", True
         listed = target.metadata([name], deadline).topics[name]
         if listed.error_code or listed.topic_id != topic_id:
-            return f"target topic {name} (id {topic_id}) is not there any more"
+            return f"target topic {name} (id {topic_id}) is not there any more", False
         foreign = self._foreign(target, name, listed.partitions, ends.values(), deadline)
         if foreign is not None:
-            return f"target topic {name} is kept: {foreign}"
+            return f"target topic {name} is kept: {foreign}", True
         if topic not in self._missing(source, {topic}, deadline):
-            return f"target topic {name} is kept: the source has a topic of this name again"
+            return f"target topic {name} is kept: the source has a topic of this name again", True
         delete_topic_by_id(target, name, topic_id, deadline)
         _log.warning("target topic %s (id %s) was deleted: topics.deleted is delete", name, topic_id)
-        return f"target topic {name} (id {topic_id}) was deleted as well"
+        self._deleted[topic] = f"the mirror has deleted target topic {name} (id {topic_id}) as well (topics.deleted: delete)"
+        return self._deleted[topic], False
 
     def _foreign(
         self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline
     ) -> str | None:
         """Return the records in the log that the mirror did not write, behind those of the map; None: none."""
-        ends: dict[TopicPartition, int] = {TopicPartition(name, partition): 0 for partition in partitions}
-        producers: dict[TopicPartition, int | None] = {}
-        for at in positions:
-            key = at.target.topic_partition
-            ends[key] = max(ends.get(key, 0), at.target_end)
-            producers[key] = at.shared_producer_id
-        log_ends = target.list_offsets(dict.fromkeys(ends, LATEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
-        starts = target.list_offsets(dict.fromkeys(ends, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
-        ranges = [
-            ReadRange(key, max(end, starts[key].offset), log_ends[key].offset, UNKNOWN_BYTES_PER_OFFSET)
-            for key, end in ends.items()
-            if max(end, starts[key].offset) < log_ends[key].offset
-        ]
-        reader = RangeReader(
-            target, ranges, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline
-        )
-        for response in reader:
-            for fetched in response:
-                headers = fetched.index.headers
-                own = producers.get(fetched.topic_partition)
-                is_own = (headers["attributes"] & CONTROL_BIT) != 0
-                if own is not None:
-                    is_own = is_own | (headers["producer_id"] == own)
-                for i in np.flatnonzero(~is_own)[:1].tolist():
-                    offset = int(headers["base_offset"][i])
-                    return f"{fetched.topic_partition} has a batch at offset {offset} that the offset map does not name"
-        return None
+        keys = [TopicPartition(name, partition) for partition in partitions]
+        found = first_foreign_batch(target, keys, positions, IsolationLevel.READ_UNCOMMITTED, deadline)
+        return None if found is None else f"{found[0]} has a batch at offset {found[1]} that the offset map does not name"

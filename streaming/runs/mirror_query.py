@@ -26,7 +26,8 @@ from shallow_mirror.sinks.kafka.preserved import (
     require_preserved_offsets,
     with_shared_producers,
 )
-from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows, warn_of_others
+from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.targets.other_writers import warn_of_others
 from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics, PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
@@ -198,7 +199,9 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         """Fill the logs of preserved topics up to the positions. Return it for later calls; None if no topic is preserved."""
         if self.guard_times is None:
             return None
-        filling = LogFilling(self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline)
+        filling = LogFilling(
+            self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline, forgotten=self.forgotten
+        )
         self.reporter.start_step("filling the logs of preserved topics", " up to their positions")
         filling.fill()
         return filling
@@ -285,7 +288,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         recreated = {topic: topic_id for topic, topic_id in listing.recreated.items() if topic not in controls.moving}
         self.reporter.on_gone_topics(problems_of_gone(gone, recreated))
         new = {source.topic for source in listing.starts} - listing.with_position
-        warn_of_others(self.target, targets.partition_counts(new), deadline)
+        warn_of_others(self.target, targets.partition_counts(new), self.owner.positions().values(), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}
         if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, self.supervisor.deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")

@@ -21,6 +21,7 @@ from shallow_mirror.broker.admin import delete_records
 from shallow_mirror.broker.cluster import listed_partitions
 from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.checkpoints.ledger import LedgerOwner
+from shallow_mirror.checkpoints.logs.topics import NOTHING_FORGOTTEN, ForgottenTopics
 from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, PreservedLogDamagedError, RetriableError, TargetDataLossError
@@ -50,9 +51,11 @@ class LogFilling:
         routes: Callable[[], Mapping[str, RoutedTopic]],
         deadline: Callable[[], Deadline],
         *,
+        forgotten: ForgottenTopics = NOTHING_FORGOTTEN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`job`: the template of every slot's, with `guard_times`. `deadline`: returns that of one attempt."""
+        self.forgotten = forgotten
         self._owner = owner
         self._target = target
         self._job = job
@@ -95,7 +98,9 @@ class LogFilling:
 
     def _is_written(self, source: SourcePartition, at: Position) -> bool:
         route = self._routes().get(source.topic)
-        return at.shared_producer_id is not None and route is not None and route.is_preserved
+        if at.shared_producer_id is None or route is None or not route.is_preserved or self.forgotten.has(source):
+            return False
+        return route.target_topic_id == at.target.topic_id  # the log of a former target topic was deleted
 
     def _fill(self, preserved: _Positions, deadline: Deadline) -> set[SourcePartition]:
         """Return the partitions whose logs could not be filled. Raises RetriableError."""

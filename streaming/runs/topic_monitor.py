@@ -27,7 +27,7 @@ from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, Re
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
-from shallow_mirror.sinks.kafka.targets.settings import TopicConfigSync
+from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
@@ -55,7 +55,10 @@ _REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves 
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
 _REMEDY_OF_LEFT_OUT = "Exclude it (topics.exclude) in one of these mirrors, and start the other one again: that one copies it"
 _REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
+_REMEDY_OF_POLICY = "Set cleanup.policy of the source topic back, or do what the message says before the next start"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
+
+_Follower = TopicConfigSync | SourcePolicies
 
 
 class TopicMonitor:
@@ -135,9 +138,10 @@ class TopicMonitor:
                     self._check_topics(source, target, follower)
                     check_at = time.monotonic() + every_s
 
-    def _follower(self, source: Cluster, target: Cluster) -> TopicConfigSync | None:
-        is_wanted = self._config.topics.configs == "sync"
-        return TopicConfigSync(source, target, self._targets, self._positions) if is_wanted else None
+    def _follower(self, source: Cluster, target: Cluster) -> _Follower | None:
+        if self._config.topics.configs == "sync":
+            return TopicConfigSync(source, target, self._targets, self._positions)
+        return SourcePolicies(source, target, self._targets) if self._config.topics.preserves_offsets else None
 
     def _read_controls(self) -> None:
         try:
@@ -203,7 +207,7 @@ class TopicMonitor:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
 
-    def _set_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+    def _set_topics(self, source: Cluster, target: Cluster, follower: _Follower | None) -> None:
         """Set the settings that may be set before the query begins. Failures are reported by the thread."""
         try:
             self._held.release(source, target, self._deadline())
@@ -212,7 +216,7 @@ class TopicMonitor:
         except MirrorError as error:
             _log.info("settings of target topics were not compared: %s", error)
 
-    def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
+    def _follow(self, follower: _Follower, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
         """Compare settings with the source, but not of topics that were handed over.
 
         The copy is in use by then: the reverse mirror follows it in the other direction, and of two mirrors that follow each
@@ -220,10 +224,12 @@ class TopicMonitor:
         """
         return follower.sync({*missing, *self._moving}, deadline)
 
-    def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+    def _check_topics(self, source: Cluster, target: Cluster, follower: _Follower | None) -> None:
         deadline = self._deadline()
         deleted: tuple[str, ...] = ()
         problems: list[Problem] = []
+        followed: Mapping[str, str] = {}
+        without_target: frozenset[str] = frozenset()
         try:
             names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
@@ -236,22 +242,26 @@ class TopicMonitor:
             problems += [_problem(text, _REMEDY_OF_LEFT_OUT, name) for name, text in self._cycles.left_out.items()]
             if self._deletions is not None:
                 followed = self._deletions.follow(source, target, deadline)
-                problems += [_problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items()]
+                without_target = self._deletions.without_target
+                problems += [
+                    _problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items() if name not in without_target
+                ]
             gone = self._gone_targets(target, deadline)
             self._gone = frozenset(gone)
-            problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items()]
+            problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items() if name not in without_target]
             held = self._held.release(source, target, deadline)
             problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]
             if follower is not None:
                 followed_settings = self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline)
-                problems += [_problem(text, _REMEDY, name) for name, texts in followed_settings.items() for text in texts]
+                remedy = _REMEDY_OF_POLICY if isinstance(follower, SourcePolicies) else _REMEDY
+                problems += [_problem(text, remedy, name) for name, texts in followed_settings.items() for text in texts]
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return
         except MirrorError as error:
             problems.append(_problem(f"topics cannot be checked: {error}", _REMEDY))
         if not self._stop.is_set():
-            self._report_topics(deleted, problems)
+            self._report_topics(deleted, problems, followed)
 
     def _gone_targets(self, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Return a sentence for each target topic that was deleted, or created again, by source topic. Raises RetriableError."""
@@ -264,9 +274,10 @@ class TopicMonitor:
             if route.target_topic in gone
         }
 
-    def _report_topics(self, deleted: Sequence[str], problems: Sequence[Problem]) -> None:
+    def _report_topics(self, deleted: Sequence[str], problems: Sequence[Problem], followed: Mapping[str, str]) -> None:
         """Record new problems of the run, and write all of them for `status`.
 
+        `followed`: what becomes of target topics of deleted topics. It is no problem, and has no remedy, once they are deleted.
         Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
         """
         kept = deleted if self._deletions is None else ()
@@ -280,8 +291,10 @@ class TopicMonitor:
             state = planner_state.TopicsState(
                 at_ms=int(time.time() * 1000),
                 gone=tuple(deleted),
-                problems=(*dict.fromkeys(problem.text for problem in problems), *stamping),
-                topics={problem.text: problem.topic for problem in problems if problem.topic is not None},
+                problems=(*dict.fromkeys((*followed.values(), *(problem.text for problem in problems))), *stamping),
+                topics={text: name for name, text in followed.items()}
+                | {problem.text: problem.topic for problem in problems if problem.topic is not None},
+                followed=tuple(sorted(followed.keys() & set(deleted))),
             )
             planner_state.write_state(planner_state.topics_state_path(self._config.checkpoint), state)
         except OSError as error:

@@ -190,13 +190,16 @@ def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_e
                 PausedTopic(topic="orders", since_ms=1_000),
                 PausedTopic(topic="moved", since_ms=2_000, is_handed_over=True),
             ),
-            gone_topics=("bills",),
-            topic_problems=("target topic logs: retention.ms=5 could not be set",),
+            gone_topics=("bills", "clicks"),
+            followed_topics=("clicks",),
+            topic_problems=("target topic logs: retention.ms=5 could not be set", "source topic clicks (id 1) was deleted: ..."),
         )
     )
     assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
     assert "handed over since 1970-01-01T00:00:02+00:00: moved" in text
     assert "deleted at the source, its copies stay on the target: bills" in text
+    assert "deleted at the source, its copies stay on the target: clicks" not in text
+    assert "source topic clicks (id 1) was deleted: ..." in text
     assert "target topic logs: retention.ms=5 could not be set" in text
 
 

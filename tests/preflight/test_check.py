@@ -12,20 +12,15 @@ from typing import Any
 import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
-from tests.preflight.conftest import OPEN, Planned
+from tests.preflight.conftest import OPEN, Planned, mirrored_up_to
 from tests.support.record_batches import batch, marker
-from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker.admin import Operation
-from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror, run as preflight_run
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "ListGroups", "EndTxn", "Heartbeat"}
 """The last two are of a producer and a member that nobody is."""
@@ -38,28 +33,6 @@ def topic_of(report: PreflightReport, name: str) -> TopicReport:
 
 def sentences(report: PreflightReport, level: Level) -> list[str]:
     return [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is level]
-
-
-def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
-    """Write an offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
-    owner = LedgerOwner.take_over(
-        config.tables,
-        name=config.mirror,
-        source_cluster_id=planned.source.cluster_id,
-        target_cluster_id=planned.target.cluster_id,
-        run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
-        now_ms=lambda: 1_000,
-    )
-    ids = [kafka_text(cluster.topic_ids[topic]) for cluster in (planned.source, planned.target)]
-    source, target = SourcePartition(topic, ids[0], 0), TargetPartition(topic, ids[1], 0)
-    copied = Segment(
-        source=source, source_start=0, source_end=position, kind=SegmentKind.DATA, target=target,
-        target_start=shift, target_end=position + shift, record_count=position, batch_count=1,
-    )  # fmt: skip
-    owner.settle()
-    owner.next_decision()
-    owner.decide([DecidedSegment(copied, SlotTxn("m-0", 1, 1))], highest_slot=0)
-    owner.settle()
 
 
 def test_a_clean_topic_passes_raw_and_nothing_but_questions_is_sent(planned: Planned) -> None:

@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
-from tests.preflight.conftest import OPEN, Planned
+from tests.preflight.conftest import OPEN, Planned, mirrored_up_to
 from tests.support import mirror_runs as runs
-from tests.support.record_batches import batch
+from tests.support.record_batches import batch, marker
+from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker import MAX_NOTE_BYTES
 from shallow_mirror.broker.admin import Operation
 from shallow_mirror.broker.produce import MAX_RECEIPT_BYTES
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
@@ -217,6 +220,32 @@ def filled_target(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def forgotten_copies(planned: Planned) -> Mapping[str, Any]:
+    """With an aborted transaction behind them, as a mirror leaves it that was killed."""
+    planned.topic("orders")
+    config = planned.config()
+    mirrored_up_to(planned, config, "orders", 5)
+    former = kafka_text(planned.source.topic_ids["orders"])
+    in_transaction: dict[str, Any] = {"attributes": 0x10, "producer_id": 1, "producer_epoch": 1}
+    planned.target.seed(
+        ("orders", 0),
+        batch(0, 5, base_sequence=0, **in_transaction),
+        marker(5, 1, 1),
+        batch(6, 2, base_sequence=5, **in_transaction),
+        marker(8, 0, 1),
+    )
+    planned.source.delete_topic("orders")
+    planned.source.create_topic("orders")
+    Controls.open(TableStorage(config.table_location)).forget([TopicIncarnation("orders", former)], [])
+    return {}
+
+
+def forgotten_copies_and_others(planned: Planned) -> Mapping[str, Any]:
+    forgotten_copies(planned)
+    planned.target.seed(("orders", 0), batch(9, 5))
+    return {}
+
+
 def large_batch(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders", 1, **{"max.message.bytes": "200"})
     planned.source.seed(("orders", 0), batch(0, 1, payload=b"x" * 900))
@@ -322,6 +351,18 @@ CASES = {
     ),
     "a target that others have written to": Case(
         arrange=filled_target,
+        sentence="target topic orders was written to by others than this mirror",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "copies of a forgotten topic": Case(
+        arrange=forgotten_copies,
+        sentence="was written to by others",
+        preflight=Verdict.PASSES,
+        run=Verdict.PASSES,
+    ),
+    "copies of a forgotten topic, and records of others": Case(
+        arrange=forgotten_copies_and_others,
         sentence="target topic orders was written to by others than this mirror",
         preflight=Verdict.WARNS,
         run=Verdict.WARNS,

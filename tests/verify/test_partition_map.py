@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shallow_mirror.checkpoints import DecidedSegment
@@ -49,3 +51,41 @@ def test_rows_of_a_transaction_may_lead_anywhere(is_preserved_first: bool) -> No
     rows = (*first, row(4, 10, SegmentKind.DATA, 7, txn), row(10, 12, SegmentKind.ABORTED, None, txn))
     pair = pair_of(*rows)
     assert (pair.is_preserved, pair.filler_count, pair.problems) == (is_preserved_first, 0, ())
+
+
+FORMER_SOURCE, FORMER_TARGET = SourcePartition("orders", "former", 0), TargetPartition("copy", "former-copy", 0)
+
+
+def former(end: int, target: TargetPartition = FORMER_TARGET) -> tuple[DecidedSegment, ...]:
+    """Rows of a topic that was deleted since: more than its successor has."""
+    rows = [row(0, 0, SegmentKind.GAP, None), row(0, end, SegmentKind.DATA, 0), row(end, end + 1, SegmentKind.COMMIT, None)]
+    return tuple(replace(each, segment=replace(each.segment, source=FORMER_SOURCE, target=target)) for each in rows)
+
+
+def pair_behind(former_rows: tuple[DecidedSegment, ...], *rows: DecidedSegment, forgotten: tuple[str, ...] = ()) -> PartitionPair:
+    table = rows_to_arrow((*former_rows, *rows), 1, 1, 0).select(PAIR_COLUMNS)
+    (pair,) = partition_pairs(table, "orders", "id", (), forgotten_ids=forgotten)
+    return pair
+
+
+@pytest.mark.parametrize(("forgotten", "gone"), [((), 13), (("former",), 0)], ids=["created again", "forgotten"])
+def test_rows_of_a_former_topic_do_not_choose_the_target_of_its_successor(forgotten: tuple[str, ...], gone: int) -> None:
+    pair = pair_behind(former(13), row(0, 4, SegmentKind.DATA, 0), forgotten=forgotten)
+    assert (pair.source, pair.target, pair.problems, len(pair.rows)) == (SOURCE, TARGET, (), 1)
+    assert pair.gone_offsets == gone
+    assert pair.elsewhere[0].tolist() == []
+
+
+def test_copies_of_a_forgotten_topic_in_the_same_target_topic_are_not_additional() -> None:
+    copied = row(0, 4, SegmentKind.DATA, 14, SlotTxn("m-0", 5, 1))
+    pair = pair_behind(former(13, TARGET), copied, forgotten=("former",))
+    assert (pair.target, pair.problems, pair.gone_offsets) == (TARGET, (), 0)
+    assert [ends.tolist() for ends in pair.elsewhere] == [[0], [13]]
+
+
+def test_a_topic_that_is_gone_is_compared_where_it_was_copied_to_last_without_forgotten_ones() -> None:
+    last = SourcePartition("orders", "last", 0)
+    rows = [replace(each, segment=replace(each.segment, source=last)) for each in (row(0, 4, SegmentKind.DATA, 0),)]
+    table = rows_to_arrow((*former(13), *rows), 1, 1, 0).select(PAIR_COLUMNS)
+    (pair,) = partition_pairs(table, "orders", None, (), forgotten_ids=("former",))
+    assert (pair.source, pair.target, pair.gone_offsets) == (last, TARGET, 4)

@@ -13,12 +13,8 @@ if TYPE_CHECKING:
         refuse_filled_topics as refuse_filled_topics,
     )
     from shallow_mirror.sinks.kafka.targets.target_checks import (
-        IS_WRITTEN_BY_OTHERS as IS_WRITTEN_BY_OTHERS,
-        WRITTEN_BY_OTHERS as WRITTEN_BY_OTHERS,
         collision_problems as collision_problems,
         replica_problem as replica_problem,
-        warn_of_others as warn_of_others,
-        written_offsets as written_offsets,
     )
     from shallow_mirror.sinks.kafka.targets.target_topic_policy import (
         COPIED as COPIED,

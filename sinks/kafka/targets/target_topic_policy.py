@@ -124,6 +124,14 @@ def changed_problem(settings: Mapping[str, str], *, is_compacted: bool) -> str |
     return problems[0] if problems else None
 
 
+def kept_policy_problem(target: str, kept: str, policy: str) -> str:
+    """Return a sentence for a target topic with preserved offsets whose source topic has got another cleanup policy."""
+    return (
+        f"target topic {target} keeps cleanup.policy={kept}: with preserved offsets it may not change while the mirror runs. "
+        f"Stop the mirror once it has no lag there, set cleanup.policy={policy}, and start it again"
+    )
+
+
 def is_compacted(settings: Mapping[str, str]) -> bool:
     return "compact" in settings.get("cleanup.policy", "delete").split(",")
 

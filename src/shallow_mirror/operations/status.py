@@ -128,6 +128,8 @@ class StatusReport:
     paused_topics: tuple[PausedTopic, ...] = ()
     gone_topics: tuple[str, ...] = ()
     """Mirrored topics that were deleted at the source, as of the mirror's last check."""
+    followed_topics: tuple[str, ...] = ()
+    """Those of which `topic_problems` say what becomes of the target topic (`topics.deleted: delete`)."""
     topic_problems: tuple[str, ...] = ()
     """Settings that are not synchronized, as of the mirror's last check."""
     starting: str | None = None
@@ -247,6 +249,7 @@ def gather_status(
             )
         ),
         gone_topics=() if topics is None else tuple(name for name in topics.gone if not is_closed("", topics.at_ms, names, name)),
+        followed_topics=() if topics is None else topics.followed,
         topic_problems=()
         if topics is None
         else tuple(text for text in topics.problems if not is_closed(text, topics.at_ms, names, topics.topics.get(text))),

@@ -90,7 +90,11 @@ def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
         f"{'handed over' if paused.is_handed_over else 'paused'} since {time_of(paused.since_ms)}: {paused.topic}"
         for paused in report.paused_topics
     ]
-    gone_lines = [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
+    gone_lines = [
+        f"deleted at the source, its copies stay on the target: {topic}"
+        for topic in report.gone_topics
+        if topic not in report.followed_topics
+    ]
     for of_topics in (paused_lines, gone_lines, list(report.topic_problems)):
         lines += of_topics if is_whole else _first(of_topics)
     lines += report.changed_settings

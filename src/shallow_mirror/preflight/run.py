@@ -46,7 +46,12 @@ from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPl
 from shallow_mirror.preflight.traffic import hourly_ends
 from shallow_mirror.schemas import open_registries
 from shallow_mirror.sinks.kafka import NewestControl, id_count, transactional_ids
-from shallow_mirror.sinks.kafka.targets import IS_WRITTEN_BY_OTHERS, WRITTEN_BY_OTHERS, written_offsets
+from shallow_mirror.sinks.kafka.targets.other_writers import (
+    IS_WRITTEN_BY_OTHERS,
+    WRITTEN_BY_OTHERS,
+    filled_by_mirror,
+    written_offsets,
+)
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets
 from shallow_mirror.streaming.runs import CycleDetector, nothing_matches, unauthorized_topics
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
@@ -143,7 +148,7 @@ class _Preflight:
             clock=self._clock,
         )
         reports = self._sample_topics(topics, reader, on_progress)
-        self._findings += _of_other_writers(written, self._written_offsets(watched), topics.unmirrored)
+        self._findings += _of_other_writers(written, self._written_offsets(watched), self._of_others(topics, offset_map))
         reading = reading_pace(reader.read_bytes, reader.seconds)
         paces = (self._mirror_pace(offset_map), reading)
         size = None if sized_at_ms is None else self._size(topics, reports, reading, sized_at_ms)
@@ -226,6 +231,13 @@ class _Preflight:
 
     def _written_offsets(self, partition_counts: Mapping[str, int]) -> dict[str, int]:
         return written_offsets(self._target, partition_counts, self._deadline())
+
+    def _of_others(self, topics: _Topics, offset_map: OffsetMap | None) -> Collection[str]:
+        """Return the target topics that the mirror has not copied to, without those that hold copies of a forgotten topic."""
+        if offset_map is None or not topics.unmirrored:
+            return topics.unmirrored
+        positions = offset_map.positions().values()
+        return topics.unmirrored.keys() - filled_by_mirror(self._target, topics.unmirrored, positions, self._deadline())
 
     def _check_schemas(self, schema_ids: SchemaIdSampler) -> tuple[SchemaUse, ...]:
         with open_registries(self._config) as (source, target):

@@ -169,9 +169,10 @@ class MirrorVerifier:
 
     def _has_undecided(self) -> bool:
         offsets: dict[TopicPartition, int] = {}
-        for position in self._map.positions().values():
-            if position.shared_producer_id is not None:
-                name = position.target.topic_partition  # of all topics that had this name, the last one reaches farthest
+        for position in self._forgotten.without(self._map.positions()).values():
+            # A former target topic of the name may have been longer than the log is now.
+            if position.shared_producer_id is not None and not self._is_target_gone(position.target):
+                name = position.target.topic_partition
                 offsets[name] = max(offsets.get(name, 0), position.offset)
         return any(self._target_ends.get(name, 0) > offset for name, offset in offsets.items())
 
@@ -204,7 +205,9 @@ class MirrorVerifier:
         view = self._source.topic(topic)
         rows = self._map.settled_rows((Comparison("source_topic", "=", topic),), columns=PAIR_COLUMNS)
         undecided = [row.segment for row in self._map.unsettled_rows()]
-        return partition_pairs(rows, topic, None if view is None else view.topic_id, undecided)
+        return partition_pairs(
+            rows, topic, None if view is None else view.topic_id, undecided, forgotten_ids=self._forgotten.topic_ids
+        )
 
     def _verify_partition(self, pair: PartitionPair, log: VerifyLog) -> None:
         self._partition_count += 1
@@ -219,7 +222,7 @@ class MirrorVerifier:
             Counter({Unchecked.SOURCE_TOPIC_GONE: pair.gone_offsets}),
         )
         self._check_quarantine(pair)
-        if self._is_target_gone(pair):
+        if self._is_target_gone(pair.target):
             self._report_missing_target(pair)
             return
         readers = self._readers(pair)
@@ -278,15 +281,21 @@ class MirrorVerifier:
             Comparison("source_partition", "=", pair.source.partition),
         )
         source = self._source.readers(pair.source.topic_partition, pair.rows.start)[0] if len(pair.rows) else None
-        target = None if self._is_target_gone(pair) else self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
+        target = (
+            None
+            if self._is_target_gone(pair.target)
+            else self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
+        )
         check = QuarantineCheck(self._quarantine, source, target)
         for entry in self._quarantine.entries(of_pair):
+            if self._forgotten.has(entry.segment.source):
+                continue
             check.check(entry, is_live=entry.segment.source == pair.source)
         self._note(pair, merged(check.differences), check.unchecked)
 
-    def _is_target_gone(self, pair: PartitionPair) -> bool:
-        view = self._target.topic(pair.target.topic)
-        return view is None or view.topic_id != pair.target.topic_id or not self._target.has(pair.target.topic_partition)
+    def _is_target_gone(self, target: TargetPartition) -> bool:
+        view = self._target.topic(target.topic)
+        return view is None or view.topic_id != target.topic_id or not self._target.has(target.topic_partition)
 
     def _report_missing_target(self, pair: PartitionPair) -> None:
         copied = pair.rows.is_data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class PartitionPair:
     """Target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that were
     released from quarantine, or of a decision that may still be taken back."""
     gone_offsets: int
-    """Copied from former incarnations."""
+    """Copied from former incarnations, without forgotten ones."""
     quarantines: bool
     """Some batch was quarantined."""
     problems: tuple[RowProblem, ...]
@@ -53,10 +53,21 @@ class PartitionPair:
     """Offsets without a record that fillers took in such rows."""
 
 
-def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:
-    """Return the pairs in PAIR_COLUMNS of all settled rows of a topic. `topic_id`: of the current topic; None if it is gone."""
+def partition_pairs(
+    table: pa.Table,
+    topic: str,
+    topic_id: str | None,
+    undecided: Iterable[Segment],
+    *,
+    forgotten_ids: Collection[str] = (),
+) -> list[PartitionPair]:
+    """Return the pairs in PAIR_COLUMNS of all settled rows of a topic. `topic_id`: of the current topic; None if it is gone.
+
+    `forgotten_ids`: of topics of this name that the operator has closed. Their rows only tell which records of the target are
+    no additional ones.
+    """
     pending = [segment for segment in undecided if segment.source.topic == topic and segment.target_start is not None]
-    return [_partition_pair(rows, topic, topic_id, pending) for rows in _by_partition(table)]
+    return [_partition_pair(rows, topic, topic_id, pending, forgotten_ids) for rows in _by_partition(table)]
 
 
 def _by_partition(table: pa.Table) -> Iterator[pa.Table]:
@@ -67,20 +78,27 @@ def _by_partition(table: pa.Table) -> Iterator[pa.Table]:
             yield table.take(pa.array(row_numbers))
 
 
-def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[Segment]) -> PartitionPair:
+def _partition_pair(
+    table: pa.Table, topic: str, topic_id: str | None, pending: Sequence[Segment], forgotten_ids: Collection[str]
+) -> PartitionPair:
     partition = int(table.column("source_partition")[0].as_py())
     ids = _codes(table, "source_topic_id")
     live_code = ids.names.index(topic_id) if topic_id in ids.names else NOWHERE
     targets = [_codes(table, name) for name in ("target_topic", "target_topic_id", "target_partition")]
     keys = np.stack([column.codes for column in targets], axis=1)
-    distinct, counts = np.unique(keys, axis=0, return_counts=True)
+    is_live = ids.codes == live_code
+    is_open = ~np.isin(ids.codes, [code for code, name in enumerate(ids.names) if name in forgotten_ids])
+    # A topic that was created again may have another target than the one before it, which may have had more rows.
+    chosen = next(rows for rows in (is_live, is_open, np.ones_like(is_open)) if rows.any())
+    distinct, counts = np.unique(keys[chosen], axis=0, return_counts=True)
     main = distinct[int(np.argmax(counts))]
     target = TargetPartition(*(column.names[code] for column, code in zip(targets, main.tolist(), strict=True)))
-    leads_here, is_live = (keys == main).all(axis=1), ids.codes == live_code
+    leads_here = (keys == main).all(axis=1)
     kinds = np.array(table.column("kind").to_pylist())
     is_released = kinds == KINDS[RELEASED].value
     rows = _rows(table, is_live & leads_here & ~is_released)
     expired = _rows(table, ~is_live & leads_here & ~is_released)
+    gone = _rows(table, ~is_live & is_open & ~is_released)
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
     # Written with a producer id that writers share: at the offsets of the source.
@@ -89,21 +107,22 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
     preserved = _rows(table, is_live & leads_here & keeps_offsets)
     was_written = np.asarray(table["target_producer_epoch"].is_valid().to_numpy(), np.bool_)
     written = _rows(table, is_live & leads_here & keeps_offsets & was_written)
-    source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
+    last_id = [name for name in ids.names if name not in forgotten_ids] or ids.names
+    source_id = topic_id if live_code != NOWHERE and topic_id is not None else last_id[-1]
     return PartitionPair(
         source=SourcePartition(topic, source_id, partition),
         target=target,
         rows=rows,
         elsewhere=_elsewhere([expired, released], [segment for segment in pending if segment.target == target]),
-        gone_offsets=int((expired.end - expired.start)[expired.kind == DATA].sum()),
-        quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
+        gone_offsets=int((gone.end - gone.start)[gone.kind == DATA].sum()),
+        quarantines=bool((is_open & (kinds == KINDS[QUARANTINED].value)).any()),
         problems=(
             *row_problems(rows),
             *released_problems(rows, _rows(table, is_live & is_released)),
             *_stray_problems(strays),
             *_shifted_problems(preserved),
         ),
-        is_preserved=bool(keeps_offsets.any()),
+        is_preserved=bool(keeps_offsets[chosen].any()),
         filler_count=int((written.end - written.start)[~written.is_data].sum()),
     )
 

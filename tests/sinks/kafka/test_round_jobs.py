@@ -229,11 +229,15 @@ def test_nor_what_is_held_preserved_or_without_a_route(ahead: ClockedSink) -> No
     assert added_to(ahead, BEGIN) == {}
 
 
+@pytest.mark.parametrize("has_former", [False, True], ids=["first topic", "created again"])
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_leading_fillers_are_deleted_where_brokers_let_them_be(
-    clocked: ClockedSink, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+    clocked: ClockedSink, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, has_former: bool
 ) -> None:
-    """DeleteRecords of a topic with cleanup.policy=compact is a policy violation; there compaction removes the fillers."""
+    """DeleteRecords of a topic with cleanup.policy=compact is a policy violation; there compaction removes the fillers.
+
+    A former target topic of the same name, which had records, says nothing of this log.
+    """
     deleted: list[dict[TopicPartition, int]] = []
     monkeypatch.setattr(kafka_sink, "delete_records", lambda _target, starts, _deadline: deleted.append(starts))
     clocked.routes["orders"] = replace(route_to("copy"), is_preserved=True, is_compacted=is_compacted)
@@ -241,6 +245,9 @@ def test_leading_fillers_are_deleted_where_brokers_let_them_be(
     (first,) = first_rows_at({A: 20}, lambda _: target)
     record = replace(first.segment, source_end=21, kind=SegmentKind.DATA, target_start=20, target_end=21)
     clocked.positions |= moved_by({}, [replace(first, shared_producer_id=77)])
+    if has_former:
+        (former,) = first_rows_at({A._replace(topic_id="former"): 0}, lambda _: target._replace(topic_id="former-copy"))
+        clocked.positions |= moved_by({}, [replace(former, shared_producer_id=77)])
     result = SlotResult(0, None, (record,), shared_producers={A: 77})
     clocked.run(lambda _decision: (result,))
     assert deleted == ([] if is_compacted else [{target.topic_partition: 20}])

@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
+from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions, duration
 from shallow_mirror.types import SourcePartition, TargetPartition
 
 DAY_MS = 86_400_000
@@ -56,7 +56,8 @@ class Scene:
         source.delete_topic("orders")
 
     def follow(self) -> dict[str, str]:
-        deletions = FollowedDeletions(
+        """Return what another query of the mirror says first."""
+        self.deletions = FollowedDeletions(
             self.table,
             self.positions,
             lambda: self.positions,
@@ -67,7 +68,10 @@ class Scene:
             run_epoch=1,
             now_ms=lambda: self.now_ms,
         )
-        return deletions.follow(*self.clients, self.clock.deadline())
+        return self.follow_on()
+
+    def follow_on(self) -> dict[str, str]:
+        return self.deletions.follow(*self.clients, self.clock.deadline())
 
     def follow_twice(self) -> str:
         """Return what is said of `orders` when the delay is over."""
@@ -85,15 +89,28 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_the_target_topic_is_deleted_when_the_delay_is_over_and_no_other(scene: Scene) -> None:
-    assert "its target topic is deleted in 24.0 h (topics.deleted_after)" in scene.follow()["orders"]
+    announced = scene.follow()["orders"]
+    assert announced.endswith(
+        "its target topic is deleted at 1970-01-02 00:00:01 UTC, 1 d after a run first missed it (topics.deleted_after)"
+    )
     scene.now_ms += DAY_MS - 1
-    assert "is deleted in" in scene.follow()["orders"]
+    assert scene.follow()["orders"] == announced
+    assert scene.deletions.without_target == frozenset()
     assert scene.target.topic_ids.keys() == {"copy", "people"}
     scene.now_ms += 1
-    assert "target topic copy (id " in (said := scene.follow()["orders"])
-    assert said.endswith("was deleted as well")
+    assert "the mirror has deleted target topic copy (id " in (said := scene.follow()["orders"])
+    assert said.endswith("as well (topics.deleted: delete)")
     assert scene.target.topic_ids.keys() == {"people"}
+    assert (scene.follow_on()["orders"], scene.deletions.without_target) == (said, frozenset({"orders"}))
     assert "is not there any more" in scene.follow()["orders"]
+    assert scene.deletions.without_target == {"orders"}
+    source_created_again(scene)
+    assert (scene.follow(), scene.deletions.without_target) == ({}, frozenset())
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(15, "15 s"), (90, "90 s"), (120, "2 min"), (10_800, "3 h"), (604_800, "7 d")])
+def test_a_delay_has_a_unit_of_its_size(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def written_by_another(scene: Scene) -> None:

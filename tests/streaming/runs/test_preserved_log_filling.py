@@ -15,12 +15,13 @@ from tests.support.record_batches import batch
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.topics import ForgottenTopics, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
-from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
 
 P = 77
 TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
@@ -66,9 +67,16 @@ class Filled:
             clock=lambda: self.seconds,
         )  # fmt: skip
 
-    def decide(self, source: SourcePartition, start: int, end: int, kind: SegmentKind = SegmentKind.GAP) -> DecidedSegment:
+    def decide(
+        self,
+        source: SourcePartition,
+        start: int,
+        end: int,
+        kind: SegmentKind = SegmentKind.GAP,
+        target: TargetPartition | None = None,
+    ) -> DecidedSegment:
         segment = Segment(
-            source=source, source_start=start, source_end=end, kind=kind, target=ROUTES[source.topic].target_of(source),
+            source=source, source_start=start, source_end=end, kind=kind, target=target or ROUTES[source.topic].target_of(source),
             target_start=start if kind is SegmentKind.DATA else None, target_end=end if kind is SegmentKind.DATA else None,
         )  # fmt: skip
         row = DecidedSegment(segment, None, shared_producer_id=P if source.topic == "orders" else None)
@@ -180,3 +188,22 @@ def test_a_target_that_does_not_answer_is_asked_again(filled: Filled, caplog: py
     filled.seconds, filled.deadline_ms = 31, 10_000
     filled.filling.fill()
     assert filled.log(A) == (99, 100)
+
+
+def test_logs_of_former_target_topics_are_not_filled(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    """The source topic was created again, and its target topic was deleted: the new log does not reach what was copied before."""
+    former = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcF", 0)
+    target = TargetPartition("copy", "former-former-former-1", 0)
+    filled.decide(former, 0, 13, SegmentKind.DATA, target)
+    filled.decide(former, 13, 14, SegmentKind.COMMIT, target)
+    filled.register(A, 0)
+    filled.filling.fill()
+    assert (filled.log(A), caplog.text) == ((0, 0), "")
+
+
+def test_logs_of_forgotten_topics_are_not_filled(filled: Filled) -> None:
+    filled.register(A, 20)
+    filled.register(B, 9)
+    filled.filling.forgotten = ForgottenTopics({TopicIncarnation(A.topic, A.topic_id): 1})
+    filled.filling.fill()
+    assert (filled.log(A), filled.log(B)) == ((0, 0), (0, 0))

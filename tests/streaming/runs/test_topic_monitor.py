@@ -9,13 +9,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.sinks.two_strict_clusters import LIMITS
 
+from shallow_mirror.broker.cluster.topic_presence import Missing
 from shallow_mirror.checkpoints.ledger import Recorded, RunIdentity, version_of
+from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.checkpoints.logs.topics import ControlRow, Controls, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, RetriableError
+from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.runs import idle_map
+from shallow_mirror.streaming.runs import idle_map, topic_monitor
 from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
@@ -273,3 +278,72 @@ def test_a_mirror_without_work_ends_once_its_map_is_exchanged_or_taken_over(
     else:
         with pytest.raises(expected):
             controls.require_running()
+
+
+class Deletions:
+    """Of `orders`, whose target topic is deleted at the second look, and `users`, whose target topic is kept."""
+
+    def __init__(self) -> None:
+        self.without_target: frozenset[str] = frozenset()
+        self.looks = 0
+
+    def follow(self, *_: object) -> dict[str, str]:
+        self.looks += 1
+        self.without_target = frozenset({"orders"} if self.looks > 1 else ())
+        return {"orders": f"orders: look {self.looks}", "users": "users: kept"}
+
+
+def test_a_target_topic_that_the_mirror_has_deleted_is_no_problem_and_has_no_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_monitor, "missing_topics", lambda *_: Missing(gone=("orders", "users")))
+    target_ids = dict[str, str]()
+    monkeypatch.setattr(topic_monitor, "gone_topics", lambda *_: target_ids)
+    problems = list[Problem]()
+    route = RoutedTopic(target_topic="copy", target_topic_id="id", limits=LIMITS)
+    nothing: Any = SimpleNamespace(rings_of_others={}, left_out={}, release=lambda *_: {})
+    config: Any = SimpleNamespace(topics=SimpleNamespace(is_included=lambda _: True), checkpoint=str(tmp_path / "checkpoint"))
+    unused: Any = None
+    monitor = TopicMonitor(
+        config,
+        SimpleNamespace(routes={"orders": route}, stamping=SimpleNamespace(sentences=dict)),  # type: ignore[arg-type]
+        ("orders", "users"),
+        unused,
+        tmp_path / "paused.json",
+        idle_map=unused,
+        cycles=nothing,
+        newest=unused,
+        held=nothing,
+        positions=dict,
+        report=problems.append,
+        deletions=Deletions(),  # type: ignore[arg-type]
+    )
+    monitor._check_topics(unused, unused, None)
+    target_ids["copy"] = ""
+    monitor._check_topics(unused, unused, None)
+    assert [problem.text for problem in problems] == ["orders: look 1", "users: kept"]
+    state = planner_state.read_state(planner_state.topics_state_path(config.checkpoint), planner_state.TopicsState)
+    assert state is not None
+    assert (state.problems, state.topics) == (
+        ("orders: look 2", "users: kept"),
+        {"orders: look 2": "orders", "users: kept": "users"},
+    )
+    assert state.followed == ("orders", "users")
+
+
+@pytest.mark.parametrize(
+    ("configs", "preserves", "follower"),
+    [
+        ("sync", True, TopicConfigSync),
+        ("create", True, SourcePolicies),
+        ("off", True, SourcePolicies),
+        ("create", False, type(None)),
+    ],
+)
+def test_policies_of_preserved_topics_are_compared_where_settings_are_not_followed(
+    tmp_path: Path, configs: str, preserves: bool, follower: type
+) -> None:
+    monitor = monitored(Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(lambda: True))
+    monitor._config.topics = SimpleNamespace(configs=configs, preserves_offsets=preserves)  # type: ignore[assignment]
+    unused: Any = None
+    assert type(monitor._follower(unused, unused)) is follower

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         may_delete_or_refuse as may_delete_or_refuse,
         pause_of as pause_of,
     )
+    from shallow_mirror.sinks.kafka.targets.settings.source_policies import SourcePolicies as SourcePolicies
     from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import (
         TopicConfigSync as TopicConfigSync,
         settings_of as settings_of,

@@ -100,11 +100,7 @@ class TopicConfigSync:
             self._take_in(source, routes[source], of_target_topic)
             if routes[source].is_preserved and is_compacted(of_source_topic) is not is_compacted(of_target_topic):
                 policy, kept = of_source_topic["cleanup.policy"], of_target_topic["cleanup.policy"]
-                self._report(
-                    source,
-                    f"target topic {target} keeps cleanup.policy={kept}: with preserved offsets it may not change while the "
-                    f"mirror runs. Stop the mirror once it has no lag there, set cleanup.policy={policy}, and start it again",
-                )
+                self._report(source, target_topic_policy.kept_policy_problem(target, kept, policy))
                 of_source_topic = {**of_source_topic, "cleanup.policy": kept}
             config_changes = following(of_source_topic, of_target_topic, is_passed=False)
             if self._has_passed(source, routes[source], config_changes.waiting, deadline):

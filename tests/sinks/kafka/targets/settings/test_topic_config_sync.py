@@ -9,7 +9,7 @@ import pytest
 
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.targets.settings import topic_config_sync
+from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, topic_config_sync
 from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicConfigSync
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.types import SourcePartition, TopicPartition
@@ -195,3 +195,27 @@ def test_the_policy_of_a_preserved_copy_is_left_to_the_operator(
         assert f"target topic to.a keeps cleanup.policy={at_target}: " in problem
         assert f"set cleanup.policy={at_source}, and start it again" in problem
     assert sides.target.settings["to.a"]["cleanup.policy"] == at_target
+
+
+def test_a_preserved_copy_that_follows_no_settings_is_compared_by_its_policy_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = Sides(monkeypatch, ["a", "b", "gone"])
+    for topic in ("a", "gone"):
+        sides.targets.routes[topic].is_preserved = True
+    policies = SourcePolicies(sides.source, sides.target, sides.targets)  # type: ignore[arg-type]
+    sides.source.settings["a"] |= {"retention.ms": "77"}
+    for topic in ("b", "gone"):
+        sides.source.settings[topic] |= {"cleanup.policy": "compact"}
+    assert policies.sync({"gone"}, Deadline.after_ms(1000, lambda: 0.0)) == {}
+    sides.source.settings["a"] |= {"cleanup.policy": "compact,delete"}
+    assert policies.sync({"gone"}, Deadline.after_ms(1000, lambda: 0.0)) == {
+        "a": (
+            "target topic to.a keeps cleanup.policy=delete: with preserved offsets it may not change while the mirror runs. Stop "
+            "the mirror once it has no lag there, set cleanup.policy=compact,delete, and start it again",
+        )
+    }
+    sides.source.forbidden.add("a")
+    assert policies.sync({"gone"}, Deadline.after_ms(1000, lambda: 0.0)) == {"a": ("a: TOPIC_AUTHORIZATION_FAILED",)}
+    sides.source.forbidden.clear()
+    sides.source.settings["a"] |= {"cleanup.policy": "delete"}
+    assert policies.sync({"gone"}, Deadline.after_ms(1000, lambda: 0.0)) == {}
+    assert sides.target.settings["to.a"]["retention.ms"] == "5"
