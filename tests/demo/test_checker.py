@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.readers.written_log import WrittenLog
+from tests.support.mirror_runs import wait_for
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
@@ -24,6 +25,7 @@ def create(bootstrap: str, topic: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "-1"})]).values():
         created.result(30)
+    wait_for(f"topic {topic}", lambda: topic in admin.list_topics(timeout=20).topics)  # not every broker knows it at once
     return admin
 
 

@@ -524,5 +524,5 @@ def _lacks(copy: TablesCopy, newest: TablesCopy) -> bool:
 
 
 def _count(tables: Mapping[str, Versions], name: str) -> int:
-    """Return the rows of a table: a start with older tables adds a version, but no row."""
-    return tables[name][-1].rows.num_rows if tables.get(name) else 0
+    """Return the rows of a table, -1 if there is none: a start with older tables adds a version, but no row."""
+    return tables[name][-1].rows.num_rows if tables.get(name) else -1
