@@ -254,12 +254,17 @@ class KafkaSink:
         return self._held.replace_expired(rows, self._shared_producers(), deadline)
 
     def _shared_producers(self) -> dict[SourcePartition, int]:
-        """Return the producer id of each partition with preserved offsets."""
-        routes = self._targets.routes
+        """Return the producer id of each partition with preserved offsets, in target topics as they are now.
+
+        A former one of the same name was written with another: a broker that does not know it has forgotten nothing.
+        """
         return {
             source: position.shared_producer_id
             for source, position in self._owner.positions().items()
-            if position.shared_producer_id is not None and source.topic in routes and routes[source.topic].is_preserved
+            if position.shared_producer_id is not None
+            and (route := self._targets.routes.get(source.topic)) is not None
+            and route.is_preserved
+            and route.target_topic_id == position.target.topic_id
         }
 
     def _is_all_preserved(self) -> bool:

@@ -191,9 +191,9 @@ def late_writes(
             print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
         for write in each.lost:
             print(f"wave {each.wave}: {lost_sentence(write, each.left)}")
-    if not settled:
-        print("no late writes")
     left = [f"wave {name}: {line}" for name in late if wave in (None, name) for line in view.left_lines(late[name])]
+    if not settled and not left:
+        print("no late writes")
     print("\n".join(left), end="\n" if left else "")
     if left or any(each.lost for each in settled):
         raise typer.Exit(EXIT_REFUSED)

@@ -251,3 +251,13 @@ def test_leading_fillers_are_deleted_where_brokers_let_them_be(
     result = SlotResult(0, None, (record,), shared_producers={A: 77})
     clocked.run(lambda _decision: (result,))
     assert deleted == ([] if is_compacted else [{target.topic_partition: 20}])
+
+
+def test_tasks_ask_for_the_producer_of_the_target_topic_that_is_there(clocked: ClockedSink) -> None:
+    """That of a former one of the same name has not written to this log: it would be taken for forgotten."""
+    clocked.routes["orders"] = replace(route_to("copy"), is_preserved=True)
+    target = clocked.routes["orders"].target_of(A)
+    (now,) = first_rows_at({A: 0}, lambda _: target)
+    (former,) = first_rows_at({A._replace(topic_id="former"): 0}, lambda _: target._replace(topic_id="former-copy"))
+    clocked.positions |= moved_by({}, [replace(now, shared_producer_id=77), replace(former, shared_producer_id=66)])
+    assert dict(clocked.job.shared_producers) == {A: 77}
