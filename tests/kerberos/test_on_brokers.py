@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -261,6 +262,7 @@ def test_a_realm_without_a_kdc_in_krb5_conf_is_said(realms: TwoRealms, monkeypat
     keytab = new_client(realms.source.realm, "homeless")
     problem = refusal(realms.source.properties(**OF_KEYTAB | {"sasl.kerberos.keytab": str(keytab)}))
     assert 'Cannot find KDC for realm "SOURCE.TEST": name the KDCs of the realm in krb5.conf' in problem
+    gc.collect()  # credentials cannot be freed while the file is no configuration
     config.write_text("[libdefaults\n}", encoding="utf-8")
     assert "Improper format of Kerberos configuration file: check krb5.conf" in refusal(
         realms.source.properties(**OF_KEYTAB | {"sasl.kerberos.keytab": str(keytab)})
