@@ -94,7 +94,7 @@ def longest_gap_s(stamps: Iterable[Stamp], cut: Collection[TopicPartition] = ())
 
 
 def _changes(producers: Sequence[_Producer], begins_ms: Mapping[TopicPartition, int]) -> Iterator[_Change]:
-    """Find each pause that ended with the first batch of a producer. One that goes on writing precedes no other one."""
+    """Find each pause between a producer that has ended and the next one: a producer that still writes ends none."""
     by_end = sorted(producers, key=lambda producer: producer.times_ms[-1])
     ends_ms = [producer.times_ms[-1] for producer in by_end]
     for producer in producers:

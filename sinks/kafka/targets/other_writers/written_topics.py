@@ -44,7 +44,7 @@ def written_offsets(target: Cluster, partition_counts: Mapping[str, int], deadli
 def filled_by_mirror(
     target: Cluster, partition_counts: Mapping[str, int], positions: Iterable[Position], deadline: Deadline
 ) -> set[str]:
-    """Return the topics that hold copies of former source topics of this mirror, and of nobody else behind those.
+    """Return the topics that hold copies of former source topics of this mirror, and behind those no foreign batches.
 
     `positions`: all of the map. Not those that cannot be read: that takes a permission which the copy does not need. Raises
     RetriableError.

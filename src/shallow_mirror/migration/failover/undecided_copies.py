@@ -1,7 +1,7 @@
 """Driver: copies that logs with preserved offsets hold behind the end of the map.
 
-They are visible as soon as they are written. A mirror that was killed has not decided them, and without its source nobody does: a
-fail-over cannot compare them, so the map stays where it is, and only the target's log says how many there are.
+They are visible as soon as they are written. A mirror that was killed has not decided them, and no start does without its source:
+a fail-over cannot compare them, so the map stays where it is, and only the target's log says how many there are.
 """
 
 from __future__ import annotations
