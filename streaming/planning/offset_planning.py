@@ -87,10 +87,18 @@ def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
 
 def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
     """Raise DataLossError when a topic was recreated: its offsets mean other records now."""
+    for error in recreation_errors(offsets, topic_ids):
+        raise error
+
+
+def recreation_errors(offsets: Offsets, topic_ids: Mapping[str, str]) -> list[TopicRecreatedError]:
+    """Return an error for each partition of a topic that was recreated since."""
     recreated = _recreated_topics(offsets, topic_ids)
-    for source, offset in sorted(offsets.items()) if recreated else ():
-        if _name_and_id(source) in recreated:
-            raise TopicRecreatedError(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
+    return [
+        TopicRecreatedError(source.topic_partition, offset, source.topic_id, topic_ids[source.topic])
+        for source, offset in (sorted(offsets.items()) if recreated else ())
+        if _name_and_id(source) in recreated
+    ]
 
 
 def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:

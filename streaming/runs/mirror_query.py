@@ -34,20 +34,20 @@ from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots import FOLLOW_MS, UNLIMITED_QUARANTINE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runs.gone_topics import problems_of_gone
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
 from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
-from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
-from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.run import Run
 from shallow_mirror.streaming.runs.run_controls import RunControls
 from shallow_mirror.streaming.runs.source_query import SourceQuery
 from shallow_mirror.streaming.runs.take_over import KafkaAttempt
+from shallow_mirror.streaming.runs.target_logs.continued_logs import ContinuedLogs
+from shallow_mirror.streaming.runs.target_logs.ended_preservation import EndedPreservation
+from shallow_mirror.streaming.runs.target_logs.preserved_log_filling import LogFilling
+from shallow_mirror.streaming.runs.target_logs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.types import SegmentKind, SourcePartition

@@ -39,13 +39,13 @@ from shallow_mirror.streaming.planning.restore_planner import (
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runs.broker_limits import require_room_for_receipts
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
-from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
-from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runs.restored_retention import RestoredRetention
 from shallow_mirror.streaming.runs.run import Run, Runnable
 from shallow_mirror.streaming.runs.take_over import ClusterIds, KafkaAttempt, refuse_ids_of_another, take_over_offset_map
+from shallow_mirror.streaming.runs.target_logs.preserved_log_filling import LogFilling
+from shallow_mirror.streaming.runs.target_logs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.streaming.spark.spark_session import RunSession
 from shallow_mirror.streaming.watch.reported_run import ReportedRun

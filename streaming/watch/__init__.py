@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from shallow_mirror.streaming.watch.error_hints import with_remedy as with_remedy
     from shallow_mirror.streaming.watch.lag import (
         PATIENCE_MS as PATIENCE_MS,
         PartitionStatus as PartitionStatus,

@@ -18,6 +18,7 @@ from shallow_mirror.errors import (
     RecoverNeededError,
     RetriableError,
     StoreUnreachableError,
+    TopicRecreatedError,
     TxnOutcomeChangedError,
 )
 from shallow_mirror.sinks import EarlyEnd
@@ -65,9 +66,13 @@ _RETRIABLE = {
 
 _AFTER_DATA_LOSS = (
     "To skip what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
-    "expired, a topic that was deleted and created again is mirrored from its start behind the records of the old one, and "
-    "behind a truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude "
-    "the topic (topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
+    "expired, and behind a truncated log the mirror continues at its position and reports which offsets hold other records now. "
+    "Or exclude the topic (topics.exclude); to copy all it holds now, mirror it with another mirror id, tables and checkpoint"
+)
+_AFTER_RECREATION = (
+    "To copy what has its name now from its start, set read.on_data_loss: continue, or close the former topic "
+    "(`shallow-mirror forget CONF TOPIC --apply`), and start again. Or exclude it (topics.exclude), or mirror it to a new target "
+    "topic with another mirror id, tables and checkpoint"
 )
 _CONTINUES = "read.on_data_loss: continue continues behind what was lost"
 _AS_NEXT_LINEAGE = (
@@ -251,7 +256,9 @@ def with_archive_remedy(error: LogTruncatedError) -> MirrorError:
 
 def with_remedy(error: DataLossError | CorruptBatchError, *, is_quarantining: bool) -> MirrorError:
     """Return a copy whose message ends in the remedy, for whoever started the run; `problems` has a column for remedies."""
-    if isinstance(error, DataLossError):
+    if isinstance(error, TopicRecreatedError):
+        remedy = _AFTER_RECREATION
+    elif isinstance(error, DataLossError):
         remedy = _AFTER_DATA_LOSS
     else:
         remedy = f"{_DAMAGED}. {_NO_QUARANTINE if is_quarantining else _QUARANTINE}"

@@ -22,7 +22,7 @@ from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
 from shallow_mirror.sinks.micro_batches import MicroBatchSink
 from shallow_mirror.streaming.planning import SourceOffsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
+from shallow_mirror.streaming.runs.target_logs import LogFilling
 from shallow_mirror.streaming.watch import query_target
 from shallow_mirror.verify import ClusterReader, verify_mirror
 from shallow_mirror.verify.mirror_verifier import MirrorVerifier

@@ -45,8 +45,13 @@ def planned(tmp_path: Path) -> Iterator[Planned]:
         yield Planned(tmp_path, source, target)
 
 
-def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
-    """Write an offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
+def mirrored_up_to(
+    planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0, shared_producer_id: int | None = None
+) -> None:
+    """Write an offset map as a mirror leaves it that has copied partition 0 of `topic` so far.
+
+    `shared_producer_id`: of the writers of a preserved topic.
+    """
     owner = LedgerOwner.take_over(
         config.tables,
         name=config.mirror,
@@ -63,5 +68,6 @@ def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position:
     )  # fmt: skip
     owner.settle()
     owner.next_decision()
-    owner.decide([DecidedSegment(copied, SlotTxn("m-0", 1, 1))], highest_slot=0)
+    txn = SlotTxn("m-0", 1, 1) if shared_producer_id is None else None
+    owner.decide([DecidedSegment(copied, txn, shared_producer_id=shared_producer_id)], highest_slot=0)
     owner.settle()

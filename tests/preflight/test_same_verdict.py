@@ -16,7 +16,7 @@ from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN, Planned, mirrored_up_to
 from tests.support import mirror_runs as runs
-from tests.support.record_batches import batch, marker
+from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker import MAX_NOTE_BYTES
@@ -25,10 +25,11 @@ from shallow_mirror.broker.produce import MAX_RECEIPT_BYTES
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.streaming.runs import CycleDetector, Mirror
+from shallow_mirror.streaming.runs.target_logs import recorded_ends
 
 
 class Verdict(enum.Enum):
@@ -246,6 +247,58 @@ def forgotten_copies_and_others(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def copied(planned: Planned) -> None:
+    """Create the topic orders, of which 5 of 8 records are copied."""
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5), batch(5, 3))
+    planned.target.seed(("orders", 0), batch(0, 5))
+    mirrored_up_to(planned, planned.config(), "orders", 5)
+
+
+def truncated_target(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    planned.target.log("orders", 0).truncate(2)
+    return {}
+
+
+def truncated_source(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    planned.source.log("orders", 0).truncate(2)
+    return {}
+
+
+def expired_source(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    planned.source.log("orders", 0).log_start_offset = 7
+    return {}
+
+
+def recreated_source(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    planned.source.delete_topic("orders")
+    planned.source.create_topic("orders")
+    return {}
+
+
+def despite_data_loss(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
+    return lambda planned: {**arrange(planned), "read": {"on_data_loss": "continue"}}
+
+
+def preserved_until_now(undecided_value: bytes) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what leaves a preserved topic with one record that no decision names, and sets it to translated."""
+    shared: dict[str, Any] = {"producer_id": 70, "producer_epoch": 0}
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, payload=record(0, value=b"six")))
+        placed = batch(5, 1, base_sequence=5, payload=record(0, value=undecided_value), **shared)
+        planned.target.seed(("orders", 0), batch(0, 5, base_sequence=0, **shared), placed)
+        mirrored_up_to(planned, planned.config(), "orders", 5, shared_producer_id=70)
+        return {}
+
+    return arrange
+
+
 def large_batch(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders", 1, **{"max.message.bytes": "200"})
     planned.source.seed(("orders", 0), batch(0, 1, payload=b"x" * 900))
@@ -367,6 +420,55 @@ CASES = {
         preflight=Verdict.WARNS,
         run=Verdict.WARNS,
     ),
+    "a target that has lost copies": refused(
+        truncated_target, "target orders-0: its log ended at offset 2, but records copied before reach offset 5"
+    ),
+    "preserved offsets that end, with other records at the target": refused(
+        preserved_until_now(b"seven"),
+        "topics.offsets: orders was preserved until now, and target partition orders-0 does not hold what source partition orders-0 "
+        "has from offset 5 on",
+    ),
+    "preserved offsets that end, with a copy that was not decided": Case(
+        arrange=preserved_until_now(b"six"),
+        sentence="was preserved until now and holds 1 record from offset 5 on without a decision: counted as copied",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a source topic that was created again": refused(
+        recreated_source,
+        "To copy what has its name now from its start, set read.on_data_loss: continue, or close the former topic",
+    ),
+    "a source topic that was created again, whatever is lost": Case(
+        arrange=despite_data_loss(recreated_source),
+        sentence="read.on_data_loss is continue: what it holds now is mirrored from its start",
+        preflight=Verdict.WARNS,
+        run=Verdict.PASSES,
+    ),
+    # The planner of the run finds these: the start passes.
+    "a source log that was truncated": Case(
+        arrange=truncated_source,
+        sentence="the log ends at 2, below the position: it was truncated (an unclean leader election, a lost disk). To skip what",
+        preflight=Verdict.STOPS,
+        run=Verdict.PASSES,
+    ),
+    "a source log that was truncated, whatever is lost": Case(
+        arrange=despite_data_loss(truncated_source),
+        sentence="read.on_data_loss is continue: the mirror continues at its position",
+        preflight=Verdict.WARNS,
+        run=Verdict.PASSES,
+    ),
+    "a source that no longer has what comes next": Case(
+        arrange=expired_source,
+        sentence="removed it before it was copied. To skip what is lost, set read.on_data_loss: continue",
+        preflight=Verdict.STOPS,
+        run=Verdict.PASSES,
+    ),
+    "a source that no longer has what comes next, whatever is lost": Case(
+        arrange=despite_data_loss(expired_source),
+        sentence="read.on_data_loss is continue: the offsets before are recorded as expired",
+        preflight=Verdict.WARNS,
+        run=Verdict.PASSES,
+    ),
     "a target that stamps records": Case(
         arrange=target_with(**{"message.timestamp.type": "LogAppendTime"}),
         sentence="has message.timestamp.type=LogAppendTime: records get the target's append time",
@@ -421,7 +523,7 @@ def verdict_of_preflight(config: MirrorConfig, sentence: str) -> Verdict:
     return Verdict.WARNS if any(sentence in _joined(text) for text in doubts) else Verdict.PASSES
 
 
-def _stopped(refusal: ConfigError, sentence: str) -> Verdict:
+def _stopped(refusal: MirrorError, sentence: str) -> Verdict:
     assert sentence in str(refusal)
     return Verdict.STOPS
 
@@ -436,7 +538,7 @@ def verdict_of_run(config: MirrorConfig, case: Case, warnings: Callable[[], list
     sentence = case.sentence
     try:
         Mirror(config).run(SparkOfStart(), available_now=case.available_now)
-    except ConfigError as refusal:
+    except MirrorError as refusal:
         return _stopped(refusal, sentence)
     except QueryStartsError:
         return Verdict.WARNS if any(sentence in text for text in warnings()) else Verdict.PASSES
@@ -445,8 +547,11 @@ def verdict_of_run(config: MirrorConfig, case: Case, warnings: Callable[[], list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_preflight_and_the_start_of_a_run_say_the_same(planned: Planned, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_preflight_and_the_start_of_a_run_say_the_same(
+    planned: Planned, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = CASES[name]
+    monkeypatch.setattr(recorded_ends, "LOSS_PATIENCE_MS", 0)
     caplog.set_level(logging.WARNING)
     config = planned.config(**case.arrange(planned))
     verdict = verdict_of_preflight(config, case.sentence)

@@ -42,6 +42,7 @@ from shallow_mirror.preflight.schema_check import SchemaCheck, SchemaUse, regist
 from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.size import HOURS, Size
 from shallow_mirror.preflight.sizing import size_for
+from shallow_mirror.preflight.target_logs import target_log_findings
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.preflight.traffic import hourly_ends
 from shallow_mirror.schemas import open_registries
@@ -187,10 +188,19 @@ class _Preflight:
         partitions = self._partition_counts(listing, mirrored, {topic.topic for topic in controls.forgotten.at_ms})
         plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
-        backlogs, problems = plan_backlogs(planner, listing, offsets, controls.not_copied, self._deadline)
+        backlogs, problems = plan_backlogs(
+            planner,
+            listing,
+            offsets,
+            controls.not_copied,
+            self._deadline,
+            continues_after_data_loss=self._config.read.continues_after_data_loss,
+        )
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)
+        known = {source: at for source, at in positions.items() if listing.topic_ids.get(source.topic) == source.topic_id}
+        self._findings += target_log_findings(self._config, self._target, known, self._deadline)
         return _Topics(
             partition_counts=partitions,
             plans=plans,

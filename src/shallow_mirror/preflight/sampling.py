@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    ConfigError,
+    CorruptBatchError,
+    DataLossError,
+    LogTruncatedError,
+    TopicRecreatedError,
+)
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.estimate import PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level
@@ -21,6 +28,7 @@ from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.timestamp_limits import time_limits
 from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
 from shallow_mirror.streaming.planning import LogEnds, SourceOffsets, offset_planning
+from shallow_mirror.streaming.watch import with_remedy
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire import Codec
 from shallow_mirror.wire.batches import admit
@@ -57,11 +65,14 @@ def plan_backlogs(
     map_positions: Mapping[SourcePartition, int],
     not_copied: Container[str],
     deadline: Callable[[], Deadline],
+    *,
+    continues_after_data_loss: bool,
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
-    """Return the range to copy of each partition that has a leader, and a finding for each topic that is left out.
+    """Return the range to copy of each partition that has a leader, and a finding for each topic that has lost records.
 
     `map_positions`: positions of its offset map. `not_copied`: topics that are paused or handed over; nothing is said of those
-    that were created again, as a run does not end by them. Raises RetriableError.
+    that were created again, as a run does not end by them. `continues_after_data_loss`: otherwise topics that have lost
+    records are left out. Raises RetriableError.
     """
     ends, positions, mirrored_topics = (
         _by_topic(listing.ends),
@@ -74,11 +85,16 @@ def plan_backlogs(
     for topic in sorted(listing.topic_ids.keys() - waiting):
         before = positions.get(topic, {})
         try:
-            offset_planning.require_same_topics(before, listing.topic_ids)
-            offset_planning.require_not_truncated(before, ends[topic])
+            losses = [
+                *offset_planning.recreation_errors(before, listing.topic_ids),
+                *offset_planning.truncation_errors(before, ends[topic]).values(),
+            ]
+            findings += [_loss_finding(error, is_continued=continues_after_data_loss) for error in losses[:1]]
+            if losses and not continues_after_data_loss:
+                continue
             new = [topic_partition for topic_partition in ends[topic] if topic_partition not in before]
             new_starts = planner.starts_at_mirror_start(new, mirrored_topics, listing, deadline())
-        except (DataLossError, CorruptBatchError, BatchRefusedError, ConfigError) as error:
+        except (CorruptBatchError, BatchRefusedError, ConfigError) as error:
             findings.append(Finding(Level.STOPS, f"source topic {topic}", str(error)))
             continue
         starts = {
@@ -90,6 +106,20 @@ def plan_backlogs(
             for topic_partition, start in starts.items()
         }
     return backlogs, findings
+
+
+def _loss_finding(error: DataLossError, *, is_continued: bool) -> Finding:
+    subject = f"source topic {error.topic_partition.topic}"
+    if not is_continued:
+        return Finding(Level.STOPS, subject, str(with_remedy(error, is_quarantining=False)))
+    match error:
+        case TopicRecreatedError():
+            effect = "what it holds now is mirrored from its start"
+        case LogTruncatedError():
+            effect = "the mirror continues at its position"
+        case _:
+            effect = "the offsets before are recorded as expired"
+    return Finding(Level.DOUBT, subject, f"{error}; read.on_data_loss is continue: {effect}")
 
 
 def _by_topic(values: Mapping[SourcePartition, T]) -> dict[str, dict[SourcePartition, T]]:
@@ -169,7 +199,12 @@ class TopicSampler:
                 self._report_progress(topic_partition, reached - backlog.start, counts)
         except BatchRefusedError as error:
             counts.refuse(error.rule, RuleCount(error.remedy, topic_partition, error.base_offset, 0, Amount(batch_count=1)))
-        except (DataLossError, CorruptBatchError, ConfigError) as error:
+        except DataLossError as error:
+            is_continued, log_start = self._config.read.continues_after_data_loss, error.log_start_offset
+            self.findings.append(_loss_finding(error, is_continued=is_continued))
+            if is_continued and log_start is not None and reached < log_start <= backlog.end:
+                return self._read(topic_partition, OffsetRange(log_start, backlog.end), plan, counts)
+        except (CorruptBatchError, ConfigError) as error:
             self.findings.append(Finding(Level.STOPS, f"source topic {topic_partition.topic}", str(error)))
         return reached
 

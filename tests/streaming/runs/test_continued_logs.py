@@ -21,7 +21,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.preserved import with_shared_producers
-from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
+from shallow_mirror.streaming.runs.target_logs import ContinuedLogs
 from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, partition_pairs
 from shallow_mirror.wire.batches import SharedProducer, restamped_at

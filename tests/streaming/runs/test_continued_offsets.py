@@ -44,7 +44,7 @@ from shallow_mirror.sinks.kafka.targets import TargetTopics
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.slots import arrow_batch_of
 from shallow_mirror.streaming.planning import PlannerConfig, SourceOffsets
-from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
+from shallow_mirror.streaming.runs.target_logs import ContinuedLogs
 from shallow_mirror.types import PlannedRange
 from shallow_mirror.verify import verify_mirror
 

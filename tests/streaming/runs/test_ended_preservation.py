@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import RoutedTopic
-from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
+from shallow_mirror.streaming.runs.target_logs import EndedPreservation
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches import SharedProducer, restamped_at
 from shallow_mirror.wire.records import Fillers

@@ -20,7 +20,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
-from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
+from shallow_mirror.streaming.runs.target_logs import LogFilling
 from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
 
 P = 77

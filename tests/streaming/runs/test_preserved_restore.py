@@ -26,8 +26,9 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runs import preserved_restore, recorded_ends, restore as restore_run
+from shallow_mirror.streaming.runs import preserved_restore, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
+from shallow_mirror.streaming.runs.target_logs import recorded_ends
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.records import parse_record
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA

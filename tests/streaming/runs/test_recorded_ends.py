@@ -20,8 +20,8 @@ from tests.verify.mirrored import TOPIC, Mirrored
 
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.errors import RetriableError, TargetDataLossError
-from shallow_mirror.streaming.runs import Mirror, recorded_ends
-from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
+from shallow_mirror.streaming.runs import Mirror
+from shallow_mirror.streaming.runs.target_logs import recorded_ends, require_recorded_ends
 from shallow_mirror.types import TargetPartition, TopicPartition
 
 TARGETS = [TargetPartition("copy", route_to("copy").target_topic_id, partition) for partition in (0, 1)]

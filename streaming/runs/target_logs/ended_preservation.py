@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -95,11 +96,7 @@ class EndedPreservation:
 
         Raises ConfigError if a log differs from the source there, RetriableError.
         """
-        ended = {
-            source: position
-            for source, position in positions.items()
-            if position.shared_producer_id is not None and not self._config.topics.is_preserved(source.topic)
-        }
+        ended = self._ended(positions)
         if not ended:
             return ()
         # The fence takes the offset of a record, so that the topic cannot be preserved any more: a log that is refused gets none.
@@ -110,7 +107,24 @@ class EndedPreservation:
         if changed:
             rows = [row for row in rows if row.segment.source not in changed]
             rows += self._rows_up_to(changed, {source: fences[source] + 1 for source in changed}, deadline())[1]
+        for source, sentence in sentences_of(rows).items():
+            _log.warning("target partition %s %s", ended[source].target.topic_partition, sentence)
         return tuple(rows)
+
+    def undecided(self, positions: Mapping[SourcePartition, Position], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        """Return the rows that a start would have now, and raise what it would raise; write nothing.
+
+        Tasks of a run that is active may write on.
+        """
+        ended = self._ended(positions)
+        return tuple(self._rows_up_to(ended, self._log_ends(ended, deadline), deadline)[1]) if ended else ()
+
+    def _ended(self, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+        return {
+            source: position
+            for source, position in positions.items()
+            if position.shared_producer_id is not None and not self._config.topics.is_preserved(source.topic)
+        }
 
     def _log_ends(self, ended: Mapping[SourcePartition, Position], deadline: Deadline) -> dict[SourcePartition, int]:
         keys = {source: position.target.topic_partition for source, position in ended.items()}
@@ -296,13 +310,6 @@ class EndedPreservation:
                 f"what source partition {source_key} has from offset {start} on: {compared.differences[0].sentence}. "
                 f"{_BACK_OR_INSTEAD if log.can_stay_preserved else _INSTEAD}"
             )
-        _log.warning(
-            "target partition %s was preserved until now: %s from offset %d on were written and not decided; they are not copied "
-            "again",
-            target_key,
-            counted(compared.record_count, "record"),
-            start,
-        )
         existing = ExistingLog(
             source=source_key,
             target=target_key,
@@ -326,6 +333,20 @@ class EndedPreservation:
 
     def _reader(self, client: ClientConfig, where: str, isolation: IsolationLevel) -> ClusterReader:
         return ClusterReader(client, where, isolation, fetch_bytes=self._config.read.fetch_bytes)
+
+
+def sentences_of(rows: Sequence[DecidedSegment]) -> dict[SourcePartition, str]:
+    """Return what these rows mean, by source partition, as the predicate of its target partition."""
+    counts, starts = Counter[SourcePartition](), dict[SourcePartition, int]()
+    for row in rows:
+        segment = row.segment
+        counts[segment.source] += segment.record_count
+        starts[segment.source] = min(segment.source_start, starts.get(segment.source, segment.source_start))
+    return {
+        source: f"was preserved until now and holds {counted(counts[source], 'record')} from offset {start} on without a "
+        "decision: counted as copied"
+        for source, start in sorted(starts.items())
+    }
 
 
 def _displaced_problem(log: _EndedLog) -> str:
