@@ -27,6 +27,8 @@ def test_a_copy_of_the_sink_writes_each_micro_batch_once(
 ) -> None:
     if is_catalog and not pyspark.__version__.startswith(DELTA_FOR_SPARK):
         pytest.skip(f"Delta has no jars for Spark {pyspark.__version__}")
+    if is_catalog and pyspark.__version__.startswith("4.0"):
+        pytest.skip("tables of a catalog through Spark Connect need PySpark 4.1")
     topic, (port,) = Topic(target_cluster, topic_name, tmp_path / "tables"), free_ports(1)
     tables: dict[str, Any] = {"tables": {"schema": SCHEMA}} if is_catalog else {}
     with connect_server(tmp_path, port, further=settings_of_delta() if is_catalog else None):
