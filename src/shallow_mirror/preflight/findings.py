@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed
 
 
@@ -29,6 +30,11 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def of_problems(subject: str, error: ConfigError) -> list[Finding]:
+    """Return a finding for each problem of the error, without the subject in front of it."""
+    return [Finding(Level.STOPS, subject, problem.removeprefix(f"{subject}: ")) for problem in error.problems]
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:

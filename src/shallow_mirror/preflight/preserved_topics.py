@@ -10,7 +10,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, of_problems
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.kafka.preserved import INSTEAD, MOST_LEADING_FILLERS, read_guard_times, require_agreed
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
@@ -49,7 +49,7 @@ class PreservedTopics:
         try:
             require_agreed({key: at for key, at in positions.items() if key.topic in preserved}, self._config.topics.is_preserved)
         except ConfigError as error:
-            findings += [Finding(Level.STOPS, "topics.offsets", problem) for problem in error.problems]
+            findings += of_problems("topics.offsets", error)
         new = [source for source in backlogs if source.topic in preserved and source not in positions]
         ends = self._existing_ends(preserved, new)
         findings += self._of_existing_logs(preserved, ends, backlogs)

@@ -9,7 +9,7 @@ from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError, TargetDataLossError
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, of_problems
 from shallow_mirror.streaming.runs.target_logs import EndedPreservation, require_recorded_ends, sentences_of
 from shallow_mirror.types import SourcePartition
 
@@ -36,7 +36,7 @@ def target_log_findings(
     except TargetDataLossError as error:
         yield Finding(Level.STOPS, f"target partition {error.topic_partition}", str(error))
     except ConfigError as error:
-        yield from (Finding(Level.STOPS, "topics.offsets", problem) for problem in error.problems)
+        yield from of_problems("topics.offsets", error)
     except RetriableError as error:
         yield Finding(Level.UNKNOWN, f"cluster {config.target.alias}", f"what its logs hold of this mirror is not known: {error}")
     else:
