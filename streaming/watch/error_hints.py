@@ -70,9 +70,9 @@ _AFTER_DATA_LOSS = (
     "Or exclude the topic (topics.exclude); to copy all it holds now, mirror it with another mirror id, tables and checkpoint"
 )
 _AFTER_RECREATION = (
-    "To copy what has its name now from its start, set read.on_data_loss: continue, or close the former topic "
-    "(`shallow-mirror forget CONF TOPIC --apply`), and start again. Or exclude it (topics.exclude), or mirror it to a new target "
-    "topic with another mirror id, tables and checkpoint"
+    "To copy what has its name now from its start, set read.on_data_loss: continue and start again, or close the former topic "
+    "(`shallow-mirror forget CONF TOPIC --apply`). Or exclude the topic (topics.exclude), or mirror it to a new target topic "
+    "with another mirror id, tables and checkpoint"
 )
 _CONTINUES = "read.on_data_loss: continue continues behind what was lost"
 _AS_NEXT_LINEAGE = (

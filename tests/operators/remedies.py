@@ -20,6 +20,7 @@ from shallow_mirror.errors import (
     PreservedLogDamagedError,
     RecoverNeededError,
     TargetDataLossError,
+    TopicRecreatedError,
 )
 from shallow_mirror.operations.recover import accept_repeats, inspect, older_tables, resolve
 from shallow_mirror.sinks.kafka.protocol import TxnFate
@@ -45,6 +46,12 @@ def accept_repeated_copies(world: World, _error: MirrorError) -> str:
 def skip_what_is_lost(world: World, _error: MirrorError) -> str:
     world.settings.on_data_loss = "continue"
     return "read.on_data_loss: continue"
+
+
+def forget_former_topic(world: World, error: MirrorError) -> str:
+    assert isinstance(error, TopicRecreatedError)
+    world.forget(error.topic_partition.topic)
+    return f"shallow-mirror forget {error.topic_partition.topic}"
 
 
 def exclude_topic(world: World, error: MirrorError) -> str:
@@ -168,8 +175,10 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (OlderTablesError, "Put the newest tables back (all of the folder or prefix of `tables`)", put_newest_tables_back),
     (OlderTablesError, "`shallow-mirror recover CONF --accept-repeats`", accept_repeated_copies),
     (DataLossError, "set read.on_data_loss: continue and start again", skip_what_is_lost),
+    (TopicRecreatedError, "close the former topic (`shallow-mirror forget CONF TOPIC --apply`)", forget_former_topic),
     (DataLossError, "exclude the topic (topics.exclude)", exclude_topic),
     (DataLossError, f"mirror it with {_ANOTHER_MIRROR}", use_another_mirror),
+    (TopicRecreatedError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (TargetDataLossError, "exclude it (topics.exclude)", exclude_topic),
     (TargetDataLossError, f"Mirror the topic from its start with {_ANOTHER_MIRROR}", use_another_mirror),
     (

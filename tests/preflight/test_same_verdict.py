@@ -436,7 +436,7 @@ CASES = {
     ),
     "a source topic that was created again": refused(
         recreated_source,
-        "To copy what has its name now from its start, set read.on_data_loss: continue, or close the former topic",
+        "set read.on_data_loss: continue and start again, or close the former topic",
     ),
     "a source topic that was created again, whatever is lost": Case(
         arrange=despite_data_loss(recreated_source),

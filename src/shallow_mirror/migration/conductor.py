@@ -30,13 +30,13 @@ from shallow_mirror.migration.observations import (
     open_sentence,
     to_document,
 )
-from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, release_sentences, shown
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.topic_ids import created_again
 from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.migration.writer_denies import acl_document, acl_of
 from shallow_mirror.migration.writers_at_rest import await_rest
 from shallow_mirror.migration.writing_producers import holders_sentence
 from shallow_mirror.types import TopicPartition

@@ -16,6 +16,7 @@ from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
@@ -75,6 +76,26 @@ def return_groups(
         groups=groups,
         may_hide_groups=may_hide,
     )
+
+
+def require_map_of_move(mirror: MirrorConfig, ends: Mapping[TopicPartition, int], wave: str) -> None:
+    """Raise ConfigError if the map of the move lacks rows that it had: offsets of groups would be translated to earlier ones.
+
+    The mirror that wrote them copies nothing any more, so no start of it notices that. `ends`: of the logs of the source at the
+    point of no return, up to which the move had copied.
+    """
+    copied: dict[TopicPartition, int] = {}
+    for source, position in OffsetMap.open(TableStorage(mirror.table_location), mirror=mirror.mirror).positions().items():
+        copied[source.topic_partition] = max(position.offset, copied.get(source.topic_partition, 0))
+    lacking = {name: end for name, end in ends.items() if copied.get(name, 0) < end}
+    if lacking:
+        name, end = min(lacking.items())
+        raise ConfigError(
+            f"the tables of mirror {mirror.mirror} are older than the move: {name} was copied up to offset {end:,}, and they "
+            f"have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or prefix of `tables`). If "
+            f"they are lost, take the groups of wave {wave} out of the file (while the rollback is under way, `migrate abort` "
+            f"before), and reset them at {mirror.source.alias} yourself"
+        )
 
 
 def _with_equal_offsets(groups: tuple[Group, ...], config: MirrorConfig) -> tuple[Group, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 from shallow_mirror import routing
 from shallow_mirror.access import open_topics
 from shallow_mirror.broker import Cluster, ProducerState
-from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.admin.access import Acl
 from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls, TopicControls
@@ -27,9 +26,9 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import Side
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import REQUEST_S, sync_groups
-from shallow_mirror.groups.sync_plan import GroupOffsets, committed_offsets
+from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.migration.blockers import problems_of
-from shallow_mirror.migration.group_return import return_groups
+from shallow_mirror.migration.group_return import require_map_of_move, return_groups
 from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
@@ -38,6 +37,8 @@ from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import copied_ids, created_again, lost_topics, replaced_topics, source_ids
+from shallow_mirror.migration.wave_groups import WaveGroups
+from shallow_mirror.migration.writer_denies import WriterDenies
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
 from shallow_mirror.operations.noted_controls import add_noted
 from shallow_mirror.operations.recover import older_tables
@@ -241,24 +242,12 @@ class Passage:
 
     def active_groups(self) -> dict[str, tuple[str, ...]]:
         """Return the groups of the wave that have members at the origin, with their clients as far as they are known."""
-        if not self.wave.groups:
-            return {}
-        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
-        active = [group.name for group in self._groups.listed().values() if is_wanted(group.name) and not group.is_free]
         # A list of groups does not tell their clients.
-        return dict.fromkeys(sorted(active), ())
+        return dict.fromkeys(self._wave_groups().active(), ())
 
     def group_offsets(self) -> dict[str, set[str]]:
         """Return the topics for which each group of the wave has offsets at the origin; only groups that have any."""
-        if not self.wave.groups:
-            return {}
-        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
-        names = [name for name in self._groups.listed() if is_wanted(name)]
-        topics: dict[str, set[str]] = {}
-        # A group that has members, and has committed nothing yet, is listed as well.
-        for commit in committed_offsets(self._groups, names):
-            topics.setdefault(commit.group, set()).add(commit.topic_partition.topic)
-        return topics
+        return self._wave_groups().offsets()
 
     def may_hide_groups(self) -> bool:
         """Return whether the origin may have groups that it does not list for our user."""
@@ -271,7 +260,7 @@ class Passage:
         # Two maps meet on the way back: the move's below `boundary`, the reverse mirror's above it.
         if self.direction is Direction.ROLLBACK:
             mirror, pattern = self.files.mirror, self.wave.group_pattern
-            self._require_map_of_move()
+            require_map_of_move(mirror, self.copied_by_move, self.wave.name)
             return return_groups(
                 mirror,
                 self.mirror,
@@ -302,38 +291,16 @@ class Passage:
             with closing(GroupOffsets(self.files.mirror, side, timeout_s=REQUEST_S, transactional_id=self.commit_id)) as groups:
                 groups.other.begin_commits()
 
-    def _require_map_of_move(self) -> None:
-        """Raise ConfigError if the map of the move lacks rows that it had: offsets of groups would be translated to earlier ones.
-
-        The mirror that wrote them copies nothing any more, so no start of it notices that.
-        """
-        offset_map = OffsetMap.open(TableStorage(self.files.mirror.table_location), mirror=self.files.mirror.mirror)
-        copied: dict[TopicPartition, int] = {}
-        for source, position in offset_map.positions().items():
-            copied[source.topic_partition] = max(position.offset, copied.get(source.topic_partition, 0))
-        lacking = {name: end for name, end in self.copied_by_move.items() if copied.get(name, 0) < end}
-        if lacking:
-            name, end = min(lacking.items())
-            raise ConfigError(
-                f"the tables of mirror {self.files.mirror.mirror} are older than the move: {name} was copied up to offset "
-                f"{end:,}, and they have it up to {copied.get(name, 0):,}. Put the newest tables back (all of the folder or "
-                f"prefix of `tables`). If they are lost, take the groups of wave {self.wave.name} out of the file (while the "
-                f"rollback is under way, `migrate abort` before), and reset them at {self.other_alias} yourself"
-            )
-
     def missing_denies(self) -> list[Acl]:
         """Return the Deny ACLs that stop the writers and that the origin does not have yet."""
-        present = self._acls().read()
-        return [acl for acl in self._denies() if acl not in present]
+        return self._denies().missing(self.topics(), self.files.config.writers.principals)
 
     def create_denies(self, acls: Sequence[Acl]) -> None:
-        self._require_done(self._acls().create(acls), "create", self.mirror.source_cluster_name)
+        self._denies().create(acls)
 
     def delete_denies(self, acls: Sequence[Acl], *, at_origin: bool = True) -> None:
         # A rollback deletes the ACLs of the move, at the cluster that it goes back to.
-        client = self.mirror.source if at_origin else self.mirror.target
-        where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
-        self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
+        self._denies(at_origin=at_origin).delete(acls)
 
     def open_topics(self) -> int:
         """Let others write to the copies: delete the Deny ACLs of `acls.read_only`. Return how many there were."""
@@ -434,20 +401,13 @@ class Passage:
     def other(self) -> Cluster:
         return self._other
 
-    def _denies(self) -> list[Acl]:
-        return [
-            Acl(ResourcePattern(ResourceKind.TOPIC, topic, PatternKind.LITERAL), principal, AclOperation.WRITE, AclEffect.DENY)
-            for topic in self.topics()
-            for principal in self.files.config.writers.principals
-        ]
+    def _denies(self, *, at_origin: bool = True) -> WriterDenies:
+        if at_origin:
+            return WriterDenies(self.mirror.source.client, self.mirror.source_cluster_name)
+        return WriterDenies(self.mirror.target.client, self.mirror.target_cluster_name)
 
-    def _acls(self) -> AclClient:
-        return AclClient(self.mirror.source.client, self.mirror.source_cluster_name)
-
-    @staticmethod
-    def _require_done(refused: Mapping[Acl, str], verb: str, where: str) -> None:
-        if refused:
-            raise ConfigError([f"{where}: cannot {verb} {acl}: {reason}" for acl, reason in refused.items()])
+    def _wave_groups(self) -> WaveGroups:
+        return WaveGroups(self._groups, self.wave.group_pattern if self.wave.groups else None)
 
     @staticmethod
     def _controls(config: MirrorConfig) -> Controls:
@@ -471,12 +431,3 @@ def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorR
     if run is None or (since_registration and (run.outcome or "").startswith("migrate")):
         return None
     return MirrorRun(description=f"run {run.run_epoch} on {run.host} (pid {run.pid})", is_alive=run.is_alive, is_over=run.is_over)
-
-
-def acl_document(acl: Acl) -> dict[str, str]:
-    return {"topic": acl.pattern.name, "principal": acl.principal}
-
-
-def acl_of(document: Mapping[str, str]) -> Acl:
-    pattern = ResourcePattern(ResourceKind.TOPIC, document["topic"], PatternKind.LITERAL)
-    return Acl(pattern, document["principal"], AclOperation.WRITE, AclEffect.DENY)

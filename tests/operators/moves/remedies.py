@@ -371,14 +371,18 @@ def exclude_from_mirror(world: MovingWorld, service: Service, topic: str) -> Non
     elif under_way is None:
         _exclude(world, service, topic)
     elif not under_way.can_abort:
-        config = service.config
-        forget(config, TableStorage.to_write(config.table_location, config.tables_writer), [topic], is_applied=True)
+        _forget(world, service, topic)
         _note_given_up(world, service, topic)
-        world.events.append(f"{config.mirror}: shallow-mirror forget {topic}")
     elif not world.after_abort:
         assert world.conductor is not None
         world.processes.kill(world.conductor)
         world.after_abort.append(lambda: _exclude(world, service, topic))
+
+
+def _forget(world: MovingWorld, service: Service, topic: str) -> None:
+    config = service.config
+    forget(config, TableStorage.to_write(config.table_location, config.tables_writer), [topic], is_applied=True)
+    world.events.append(f"{config.mirror}: shallow-mirror forget {topic}")
 
 
 def _exclude(world: MovingWorld, service: Service, topic: str) -> None:
@@ -398,6 +402,9 @@ def _copy_recreated(world: MovingWorld, service: Service, topic: str) -> None:
     """Exclude it, or let what has its name now be copied from its first record."""
     if topic not in world.recreated or (world.chance.random() < 0.5 and world.state().under_way is None):
         exclude_from_mirror(world, service, topic)
+        return
+    if world.chance.random() < 0.5:
+        _forget(world, service, topic)
         return
     world.change(service.config.mirror, "read", on_data_loss="continue")
     world.events.append(f"{service.config.mirror}: read.on_data_loss: continue")

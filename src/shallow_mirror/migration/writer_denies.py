@@ -1,0 +1,47 @@
+"""Driver: Deny ACLs that stop the writers of a wave at one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.errors import ConfigError
+
+
+class WriterDenies:
+    """Of one cluster. Raises ConfigError if it has no authorizer, or does not show or change ACLs for our user."""
+
+    def __init__(self, client: ClientConfig, cluster_name: str) -> None:
+        self._acls, self._cluster_name = AclClient(client, cluster_name), cluster_name
+
+    def missing(self, topics: Iterable[str], principals: Sequence[str]) -> list[Acl]:
+        """Return those that the cluster does not have, of one for each topic and principal."""
+        present = self._acls.read()
+        wanted = (write_deny(topic, principal) for topic in topics for principal in principals)
+        return [acl for acl in wanted if acl not in present]
+
+    def create(self, acls: Sequence[Acl]) -> None:
+        self._require_done(self._acls.create(acls), "create")
+
+    def delete(self, acls: Sequence[Acl]) -> None:
+        self._require_done(self._acls.delete(acls), "delete")
+
+    def _require_done(self, refused: Mapping[Acl, str], verb: str) -> None:
+        if refused:
+            raise ConfigError([f"{self._cluster_name}: cannot {verb} {acl}: {reason}" for acl, reason in refused.items()])
+
+
+def write_deny(topic: str, principal: str) -> Acl:
+    pattern = ResourcePattern(ResourceKind.TOPIC, topic, PatternKind.LITERAL)
+    return Acl(pattern, principal, AclOperation.WRITE, AclEffect.DENY)
+
+
+def acl_document(acl: Acl) -> dict[str, str]:
+    """Return the fields of a `write_deny` for JSON."""
+    return {"topic": acl.pattern.name, "principal": acl.principal}
+
+
+def acl_of(document: Mapping[str, str]) -> Acl:
+    """Return the ACL of an `acl_document`."""
+    return write_deny(document["topic"], document["principal"])
