@@ -64,6 +64,12 @@ def _read(frame: bytes) -> tuple[bytes, str, Any]:
     return key, *_bodies[key]
 
 
+def _is_empty(response: Any) -> bool:
+    """Return whether a Fetch response has nothing that a broker would have sent at once."""
+    parts = [part for topic in response.responses for part in topic.partitions]
+    return not response.error_code and not any(part.records or part.error_code for part in parts)
+
+
 class Network:
     """The clusters by host name; each has one node, with the id 1."""
 
@@ -72,6 +78,8 @@ class Network:
         self._clusters: dict[str, ClusterState] = {}
         self.observe: Callable[[str, str], None] = lambda *_: None
         """Called with the host and the name of every request, before it is answered."""
+        self.on_empty_fetch: Callable[[float], None] = lambda _: None
+        """Called with the seconds that a broker would have waited for records before it answers a Fetch without any."""
 
     def add(self, host: str, cluster: ClusterState) -> None:
         cluster.nodes[1] = (host, PORT)
@@ -86,12 +94,17 @@ class Network:
         constant = _constants.get((host, key))
         if constant is not None:
             return constant[:4] + frame[_CORRELATION] + constant[8:]
+        max_wait_ms = 0
         if api == "Fetch":
-            body.max_wait_ms = 0  # nobody else writes meanwhile
+            max_wait_ms, body.max_wait_ms = body.max_wait_ms, 0  # answered at once: `on_empty_fetch` waits
         cluster = self._clusters[host]
         request = Request(api, int.from_bytes(frame[_CORRELATION], "big"), None, body, len(frame))
         with cluster.lock:
             response: Any = respond(cluster, 1, request, AS_IT_SHOULD)
+        if api == "Fetch":
+            body.max_wait_ms = max_wait_ms  # the decoded body is used again for the next request with the same bytes
+            if _is_empty(response):
+                self.on_empty_fetch(max_wait_ms / 1000)
         if is_effect:
             self._lives.after_effect()
         answered = response_frame(request, response)

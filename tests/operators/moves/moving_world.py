@@ -104,6 +104,7 @@ class MovingWorld:
         self.lives, self.clock = Lives(), SteppedClock()
         self.network = Network(self.lives)
         self.network.observe = self._on_request
+        self.network.on_empty_fetch = self._await_records
         self.processes = Processes(self.clock, self.lives, self._on_switch)
         self.table_folders = TableFolders(self.lives)
         self.checkpoints: dict[str, Checkpoint] = {}
@@ -229,6 +230,13 @@ class MovingWorld:
         self.on_request(process)
         if self.setting.pauses and self.chance.randrange(100) < self.setting.pauses:
             self.processes.sleep(self.chance.uniform(0, _LONGEST_PAUSE_S))
+
+    def _await_records(self, seconds: float) -> None:
+        """Let the time of a long poll go by; where requests pause, others go on meanwhile."""
+        if self.setting.pauses:
+            self.processes.sleep(seconds)
+        else:
+            self.clock.advance(seconds)
 
     def getpid(self) -> int:
         process = self.processes.current

@@ -369,11 +369,12 @@ def test_late_writes_to_a_topic_that_was_created_again_are_found_from_its_first_
         east.create_topic("a", len(ends))
         count, before = ends[0], len(world.application.written)
         ClientWrites(0, 0, count, is_elsewhere=True).perform(commands)
+        written = world.application.written[before:]
         assert late(world) == count
         assert commands.perform(choice) is None
         assert late(world) == 0
         copied = list(world.clusters["west"].read(target, 0).values())
-        assert [copied.count(record.value) for record in world.application.written[before:]] == [1] * count
+        assert [copied.count(record.value) for record in written] == [1] * count
 
 
 @pytest.mark.parametrize("effect", [3, 6, 9])
