@@ -319,7 +319,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
     def _check(self, steps: StallDetector, idle_settings: IdleSettings | None) -> None:
         """Report stalls. Raises ConfigError if a replication ring was closed meanwhile, and as `RunControls.require_running`.
 
-        Raises TopicSettingsError if settings were changed of a target topic that nothing may be written to for hours.
+        Raises TopicSettingsError as `IdleSettings.require_unchanged`.
         """
         self.controls.require_running()
         self.cycles.require_no_ring()
