@@ -94,11 +94,15 @@ class LeftOutChange:
 
 
 class LeftOutTracker:
-    """PURE, the driver's own list: `by_slots` were left out of micro-batches, `by_planner` of plans."""
+    """PURE, the driver's own list."""
 
     def __init__(self) -> None:
         self._by_slots: dict[SourcePartition, LeftOutPartition] = {}
+        """Left out of micro-batches."""
         self._by_planner: dict[SourcePartition, LeftOutPartition] = {}
+        """Left out of plans."""
+        self._by_settings: dict[SourcePartition, LeftOutPartition] = {}
+        """Those whose records slots would leave out, if there were any: settings of the target topic were changed."""
 
     @property
     def by_slots(self) -> tuple[LeftOutPartition, ...]:
@@ -106,8 +110,8 @@ class LeftOutTracker:
 
     def all(self) -> tuple[LeftOutPartition, ...]:
         """Return each partition once, in order."""
-        both = {**self._by_planner, **self._by_slots}
-        return tuple(both[source] for source in sorted(both))
+        every = {**self._by_planner, **self._by_settings, **self._by_slots}
+        return tuple(every[source] for source in sorted(every))
 
     def on_micro_batch(
         self, unfinished: Collection[UnfinishedRange], positions: Mapping[SourcePartition, int], now_ms: int
@@ -131,7 +135,7 @@ class LeftOutTracker:
         for last in ended:
             del self._by_slots[last.source]
         for source, entry in by_source.items():
-            previous = self._by_slots.get(source) or self._by_planner.get(source)
+            previous = self._by_slots.get(source) or self._by_settings.get(source) or self._by_planner.get(source)
             self._by_slots[source] = LeftOutPartition(
                 source=source,
                 side=entry.side,
@@ -146,7 +150,11 @@ class LeftOutTracker:
         return self._change(before, ended)
 
     def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Update positions: rows of the map may have been removed, and topics excluded, since the last micro-batch."""
+        """Update positions: rows of the map may have been removed, and topics excluded, since the last micro-batch.
+
+        The start has compared all settings: those of a topic with changed ones end it.
+        """
+        self._by_settings = {}
         self._by_slots = {
             source: replace(last, position=positions[source]) for source, last in self._by_slots.items() if source in positions
         }
@@ -159,8 +167,26 @@ class LeftOutTracker:
         ended += [self._by_slots.pop(source) for source in caught_up if source in self._by_slots]
         return self._change(before, ended)
 
+    def on_changed_settings(self, changed: Collection[UnfinishedRange], now_ms: int) -> LeftOutChange:
+        """Replace the list of partitions whose target topics were changed, idle or not."""
+        before, last = set(self._sources()), self._by_settings
+        self._by_settings = {
+            entry.source: LeftOutPartition(
+                source=entry.source,
+                side=entry.side,
+                error_name=entry.error_name,
+                reason=entry.reason,
+                since_ms=last[entry.source].since_ms if entry.source in last else now_ms,
+                position=entry.reached,
+                is_definite=entry.is_definite,
+                tried_at_ms=now_ms,
+            )
+            for entry in changed
+        }
+        return self._change(before, [entry for source, entry in last.items() if source not in self._by_settings])
+
     def _sources(self) -> Iterable[SourcePartition]:
-        return self._by_slots.keys() | self._by_planner.keys()
+        return self._by_slots.keys() | self._by_planner.keys() | self._by_settings.keys()
 
     def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOutPartition]) -> LeftOutChange:
         now = set(self._sources())

@@ -28,7 +28,7 @@ from shallow_mirror.sinks.kafka.preserved import (
 )
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.targets.other_writers import warn_of_others
-from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics, PreservedSettings
+from shallow_mirror.sinks.kafka.targets.settings import IdleSettings, LogAppendTimeTopics, PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots import FOLLOW_MS, UNLIMITED_QUARANTINE
@@ -103,14 +103,18 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             planned_path=planned_path,
             forgotten=self.forgotten.topic_ids,
         )
-        positions = self.positions()
+        positions, idle_settings = self.positions(), self._idle_settings(targets)
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
+
+        def check() -> None:
+            self._check(kafka.watch, idle_settings)
+
         try:
-            with self._topic_monitor(targets, positions, paused_path):
+            with self._topic_monitor(targets, positions, paused_path, idle_settings):
                 if self.config.read.transfer == "through-spark":
                     spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
                 self.reporter.start_step("waiting for the first plan")
-                self.run_query(spark, sink, options, check=lambda: self._check(kafka.watch), transfer=self.config.read.transfer)
+                self.run_query(spark, sink, options, check=check, transfer=self.config.read.transfer)
         finally:
             planner_state.discard_paused_topics(paused_path)
         if self.filling is not None:
@@ -225,8 +229,19 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             register=register,
         )
 
+    def _idle_settings(self, targets: TargetTopics) -> IdleSettings | None:
+        """Return the object that compares settings beside the micro-batches; None if no topic is preserved."""
+        if not self.config.topics.preserves_offsets:
+            return None
+        isolate = self.reporter.left_out.on_changed_settings if self.config.on_error == "isolate" else None
+        return IdleSettings(targets, self._settled_positions, isolate)
+
     def _topic_monitor(
-        self, targets: TargetTopics, positions: Mapping[SourcePartition, Position], paused_path: Path
+        self,
+        targets: TargetTopics,
+        positions: Mapping[SourcePartition, Position],
+        paused_path: Path,
+        idle_settings: IdleSettings | None,
     ) -> TopicMonitor:
         return TopicMonitor(
             self.config,
@@ -241,6 +256,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             positions=self._settled_positions,
             report=self.reporter.record_problem,
             deletions=self._followed_deletions(positions),
+            idle_settings=idle_settings,
         )
 
     def _settled_positions(self) -> dict[SourcePartition, Position]:
@@ -300,10 +316,15 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.has_begun = True
         return listing.planned_ids
 
-    def _check(self, steps: StallDetector) -> None:
-        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile, and as `RunControls.require_running`."""
+    def _check(self, steps: StallDetector, idle_settings: IdleSettings | None) -> None:
+        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile, and as `RunControls.require_running`.
+
+        Raises TopicSettingsError as `IdleSettings.require_unchanged`.
+        """
         self.controls.require_running()
         self.cycles.require_no_ring()
+        if idle_settings is not None:
+            idle_settings.require_unchanged()
         self.reporter.check_stalls(steps.stalled_step())
 
     def report(self, report: MicroBatchReport) -> None:

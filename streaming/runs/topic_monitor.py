@@ -1,6 +1,7 @@
 """Driver: a thread beside the query that applies the operator's `controls` and watches the topics of the source.
 
-It never affects the copy: micro-batches neither wait for it nor fail with it. Its results are in the log and in `status`.
+It never affects the copy: micro-batches neither wait for it nor fail with it. Its results are in the log and in `status`, and the
+query asks for those that end the run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shallow_mirror.errors import FencedError, MirrorError, OlderTablesError, Re
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
-from shallow_mirror.sinks.kafka.targets.settings import SourcePolicies, TopicConfigSync
+from shallow_mirror.sinks.kafka.targets.settings import IdleSettings, SourcePolicies, TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
@@ -81,13 +82,14 @@ class TopicMonitor:
         positions: Callable[[], Mapping[SourcePartition, Position]],
         report: Callable[[Problem], None],
         deletions: FollowedDeletions | None = None,
+        idle_settings: IdleSettings | None = None,
     ) -> None:
         """Start nothing yet.
 
         `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None if target topics of
-        deleted source topics are kept.
+        deleted source topics are kept. `idle_settings`: None if no topic is preserved.
         """
-        self._held, self._deletions = held, deletions
+        self._held, self._deletions, self._idle_settings = held, deletions, idle_settings
         self._positions = positions
         self._config = config
         self._targets = targets
@@ -104,6 +106,8 @@ class TopicMonitor:
         self._reported: frozenset[str] = frozenset()
         self._gone: frozenset[str] = frozenset()
         """Source topics whose target topics were gone at the last look."""
+        self._missing: frozenset[str] = frozenset()
+        """Source topics that were deleted or hidden at the last look."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
 
@@ -134,9 +138,12 @@ class TopicMonitor:
                 self._look_at_map()
                 routes = self._targets.names()
                 self._cycles.check_while_running({name: target for name, target in routes.items() if name not in self._gone})
-                if time.monotonic() >= check_at:
+                is_due = time.monotonic() >= check_at
+                if is_due:
                     self._check_topics(source, target, follower)
                     check_at = time.monotonic() + every_s
+                # After the settings that `topics.configs: sync` has put back.
+                self._look_at_idle_settings(target, is_due=is_due)
 
     def _follower(self, source: Cluster, target: Cluster) -> _Follower | None:
         if self._config.topics.configs == "sync":
@@ -234,6 +241,7 @@ class TopicMonitor:
             names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
             deleted = missing.gone
+            self._missing = frozenset((*missing.gone, *missing.hidden))
             problems += [
                 _problem(f"source topic {name} {_HIDDEN}: {grant}", _REMEDY_OF_HIDDEN, name)
                 for name, grant in missing.hidden.items()
@@ -262,6 +270,16 @@ class TopicMonitor:
             problems.append(_problem(f"topics cannot be checked: {error}", _REMEDY))
         if not self._stop.is_set():
             self._report_topics(deleted, problems, followed)
+
+    def _look_at_idle_settings(self, target: Cluster, *, is_due: bool) -> None:
+        """Compare the settings of preserved target topics, idle ones included, but not of topics that are not copied now."""
+        if self._idle_settings is None:
+            return
+        not_written = {*self._missing, *self._gone, *(self._paused or ())}
+        try:
+            self._idle_settings.look(target, not_written, self._deadline(), is_due=is_due)
+        except MirrorError as error:
+            self._repeated.warn("settings", f"settings of preserved target topics cannot be compared: {error}")
 
     def _gone_targets(self, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Return a sentence for each target topic that was deleted, or created again, by source topic. Raises RetriableError."""

@@ -30,7 +30,7 @@ REPORTED_AT_ONCE = 20
 
 
 class LeftOutReporter:
-    """Of one run, over all its queries. For Spark's callback thread and the mirror's own.
+    """Of one run, over all its queries. For Spark's callback thread, the mirror's own and the topic monitor.
 
     `path` is for the planner: without it Spark would not be rewound. `status_path` is for `status` only.
     """
@@ -76,6 +76,17 @@ class LeftOutReporter:
         positions = {source: all_positions[source].offset for source in sources if source in all_positions}
         with self._lock:
             change = self._partitions.on_micro_batch(unfinished, positions, self._now_ms())
+            self._write()
+        self._report_change(change)
+
+    def on_changed_settings(self, changed: Sequence[UnfinishedRange]) -> None:
+        """Take over all partitions whose target topics were changed, for `status` and metrics.
+
+        The planner goes on to plan them: nothing has to be rewound, and the next try shows whether the setting was put back.
+        Raises RetriableError if the planner's file cannot be written.
+        """
+        with self._lock:
+            change = self._partitions.on_changed_settings(changed, self._now_ms())
             self._write()
         self._report_change(change)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.operators.virtual_clock import VirtualClock
 from tests.operators.world import During, FindingError, TablesCopy, World
 from tests.support.inline_streams import Checkpoint, InlineStreams
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.streaming.runs import Mirror
@@ -46,6 +47,8 @@ class FakeWorld(World):
             self.network.add(cluster.name, cluster.state)
         self.waits: list[str] = []
         self.monitor: TopicMonitor | None = None
+        self.while_idle: list[Callable[[], None]] = []
+        """What happens while a run has nothing to copy: one of them each time, before its monitor looks at the target."""
 
     def rows_in(self, tables: Any) -> Sequence[Row]:
         versions = self.table_folders.at(tables).tables if isinstance(tables, str) else tables
@@ -72,6 +75,10 @@ class FakeWorld(World):
             with self.other_process():
                 assert self.monitor is not None
                 self.monitor._read_controls()  # as its thread does every three seconds
+                if self.while_idle:
+                    self.while_idle.pop(0)()
+                with closing(Cluster(self.config.target.client)) as target:
+                    self.monitor._look_at_idle_settings(target, is_due=True)
             if self.clock.monotonic() > ends_at:
                 mirror.stop()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from shallow_mirror.broker import TopicMetadata
+from shallow_mirror.errors import TopicSettingsError
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TargetPartition
 
@@ -122,6 +123,20 @@ def changed_problem(settings: Mapping[str, str], *, is_compacted: bool) -> str |
     at_start = {"cleanup.policy": "compact" if is_compacted else "delete"}  # fillers have a key, or none, for that
     problems = problems_of("", 0, 0, settings) + preserving_problems(settings, at_start, is_begun=True)
     return problems[0] if problems else None
+
+
+def changed_error(problems: Mapping[str, str]) -> TopicSettingsError:
+    """Return the error of target topics that are no longer fit. `problems`: whole sentences without a full stop, by topic."""
+    return TopicSettingsError(
+        [
+            f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. Start the mirror again "
+            "once the topic is as before, and then run `shallow-mirror verify CONF`: what was written since the change may have "
+            "other times, or show fillers. Before that start, records of the last micro-batch are not in the map, and verify "
+            "reports them as another writer's"
+            for problem in problems.values()
+        ],
+        list(problems),
+    )
 
 
 def kept_policy_problem(target: str, kept: str, policy: str) -> str:

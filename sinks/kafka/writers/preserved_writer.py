@@ -26,7 +26,6 @@ from shallow_mirror.errors import (
     PreservedLogDamagedError,
     ProducerEpochFencedError,
     RetriableError,
-    TopicSettingsError,
 )
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
@@ -168,7 +167,7 @@ class PreservedWriter:
     def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _PlacedPart:
         source, route = part.source, self._job.routes[part.source.topic]
         if source.topic in self._job.unfit:
-            raise _changed_settings(route.target_topic, self._job.unfit[source.topic])
+            raise target_topic_policy.changed_error({route.target_topic: self._job.unfit[source.topic]})
         position = max(self._admitted.get(source, builder_of(source).position), part.start)
         admission = admit(
             part.index,
@@ -293,7 +292,7 @@ class PreservedWriter:
             of_topic = settings.get(route.target_topic)
             problem = of_topic and target_topic_policy.changed_problem(of_topic, is_compacted=route.is_compacted)
             if problem:
-                raise _changed_settings(route.target_topic, f"target topic {route.target_topic} {problem}")
+                raise target_topic_policy.changed_error({route.target_topic: f"target topic {route.target_topic} {problem}"})
 
     def _require_own_times(self) -> None:
         """Raise TopicSettingsError if a response says that a topic gives records its own times.
@@ -337,13 +336,3 @@ class PreservedWriter:
                     source, offset = sent.part.source.topic_partition, queue.offset(number)
                     return explain_refusal(refused, batch, source, offset, 0, is_preserved=True)
         return refused
-
-
-def _changed_settings(topic: str, problem: str) -> TopicSettingsError:
-    return TopicSettingsError(
-        f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. Start the mirror again once "
-        "the topic is as before, and then run `shallow-mirror verify CONF`: what was written since the change may have other "
-        "times, or show fillers. Before that start, records of the last micro-batch are not in the map, and verify reports them "
-        "as another writer's",
-        [topic],
-    )

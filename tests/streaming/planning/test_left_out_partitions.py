@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
-from shallow_mirror.errors import BatchRefusedError, RetriableError
+from shallow_mirror.errors import BatchRefusedError, RetriableError, TopicSettingsError
 from shallow_mirror.sinks import Side, UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, LeftOutTracker, read_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner_state import PlannerState
@@ -60,6 +60,36 @@ def test_what_has_nothing_left_to_copy_is_off_the_list() -> None:
     partitions.on_micro_batch([unfinished()], {A: 5}, 100)
     assert sources(partitions.on_plan([], [A, B]).ended) == [A]
     assert partitions.by_slots == ()
+
+
+def test_an_idle_partition_whose_target_was_changed_is_on_the_list_until_the_setting_is_back() -> None:
+    partitions = LeftOutTracker()
+    change = partitions.on_changed_settings([unfinished(A), unfinished(B)], 100)
+    assert (sources(change.began), change.ended) == ([A, B], ())
+    second = partitions.on_changed_settings([unfinished(B)], 200)
+    assert (second.began, sources(second.ended)) == ((), [A])
+    assert partitions.on_plan([], [A, B]).ended == (), "that nothing is left to copy says nothing of the setting"
+    (only,) = partitions.all()
+    assert (only.source, only.since_ms, only.position) == (B, 100, 5)
+    assert partitions.by_slots == (), "the planner goes on to plan it"
+    assert sources(partitions.on_changed_settings([], 300).ended) == [B]
+
+
+def test_a_partition_of_a_changed_topic_that_slots_leave_out_as_well_begins_and_ends_once() -> None:
+    partitions = LeftOutTracker()
+    assert sources(partitions.on_changed_settings([unfinished()], 100).began) == [A]
+    assert partitions.on_micro_batch([unfinished()], {A: 5}, 200).began == ()
+    (only,) = partitions.by_slots
+    assert (only.since_ms, only.tries) == (100, 1)
+    assert partitions.on_changed_settings([], 300).ended == (), "slots have not tried it again"
+    assert sources(partitions.on_micro_batch([], {A: 6}, 400).ended) == [A]
+
+
+def test_a_query_begins_without_changed_settings_because_its_start_compares_them() -> None:
+    partitions = LeftOutTracker()
+    partitions.on_changed_settings([unfinished()], 100)
+    partitions.on_query_start({A: 5})
+    assert partitions.all() == ()
 
 
 def test_a_query_begins_with_the_positions_of_the_map_and_without_topics_that_are_gone() -> None:
@@ -131,6 +161,23 @@ def test_what_the_planner_leaves_out_is_reported_and_is_no_business_of_its_own_f
     assert sources(read_left_out(tmp_path / "status.json")) == [A]
     reports.on_plan(PlannerState(at_ms=2, waiting_for="the source", since_ms=2))
     assert reports.counted[-1] == [A], "a planner that waits says nothing about partitions"
+
+
+def test_a_changed_setting_is_reported_and_is_no_business_of_the_planner(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reports = Reports(tmp_path)
+    left = UnfinishedRange.of(A, 5, Side.TARGET, TopicSettingsError("target topic copy has compression.type=lz4", ["copy"]))
+    reports.on_changed_settings([left])
+    (problem,) = reports.problems
+    assert (problem.kind, problem.place, problem.error_name) == (ProblemKind.LEFT_OUT, A.topic_partition, "TopicSettingsError")
+    assert problem.text == "left out because of the target: target topic copy has compression.type=lz4"
+    assert read_left_out(tmp_path / "planner.json") == ()
+    assert sources(read_left_out(tmp_path / "status.json")) == reports.counted[-1] == [A]
+    reports.on_changed_settings([])
+    assert caplog.text.count("orders-0 is copied again") == 1
+    assert reports.counted[-1] == []
 
 
 def test_thousands_of_partitions_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

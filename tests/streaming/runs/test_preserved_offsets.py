@@ -38,6 +38,7 @@ from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
 from shallow_mirror.sinks.kafka.targets import TargetTopics
+from shallow_mirror.streaming.runs import mirror_query, topic_monitor
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import verify_mirror
 
@@ -149,6 +150,36 @@ def test_records_are_visible_without_a_decision(two_clusters: TwoClusters, tmp_p
             write(source, topic_name, [f"further {n}"])
             running.wait_for("a further record", functools.partial(has_end, target, topic_name, 2 + n))
     require_equal(two_clusters, topic_name)
+
+
+def test_an_idle_topic_whose_setting_was_changed_is_left_out_until_it_is_back_and_others_continue(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_monitor, "CONTROLS_EVERY_S", 0.3)
+    monkeypatch.setattr(mirror_query, "FOLLOW_MS", 0.0)
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    idle, busy = f"{topic_name}.idle", f"{topic_name}.busy"
+    for topic in (idle, busy):
+        create_topic(source, topic)
+        write(source, topic, ["first"])
+    topics = {**PRESERVED["topics"], "discovery": "1 second"}
+    conf = config(tmp_path, source, target, [idle, busy], topics=topics, on_error="isolate")
+
+    def left_out() -> dict[str, str]:
+        return {left.source.topic: left.error_name for left in gather_status(conf).left_out}
+
+    with Running(conf, spark) as running:
+        running.wait_for("the first records", lambda: all(read_all(target, topic, "read_uncommitted") for topic in (idle, busy)))
+        set_topic(target, idle, {"cleanup.policy": "compact,delete"})
+        running.wait_for("what is left out", lambda: left_out() == {idle: "TopicSettingsError"})
+        write(source, busy, ["second"])
+        running.wait_for("the other topic", functools.partial(has_end, target, busy, 2))
+        set_topic(target, idle, {"cleanup.policy": "delete"})
+        running.wait_for("the topic", lambda: not left_out())
+        write(source, idle, ["second"])
+        running.wait_for("its next record", functools.partial(has_end, target, idle, 2))
+    for topic in (idle, busy):
+        require_equal(two_clusters, topic)
 
 
 @pytest.mark.long

@@ -241,6 +241,70 @@ def test_settings_of_a_topic_that_was_handed_over_are_not_followed_any_more(tmp_
         assert follower.left_out[-1] == {"gone", *left_out}
 
 
+class Looks:
+    """The comparison of settings: the topics that each look left out, and whether it was due."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[set[str], bool]] = []
+        self.error: MirrorError | None = None
+
+    def look(self, _target: Any, not_written: Collection[str], _deadline: Any, *, is_due: bool) -> None:
+        self.looks.append((set(not_written), is_due))
+        if self.error is not None:
+            raise self.error
+
+
+def test_settings_of_topics_that_are_not_copied_are_not_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    controls = Controls.open(str(tmp_path))
+    monitor = monitored(controls, tmp_path / "paused.json", Cycles(lambda: True))
+    looks: Any = Looks()
+    unused: Any = None
+    monitor._look_at_idle_settings(unused, is_due=True)  # a mirror without preserved topics
+    monitor._idle_settings = looks
+    for action, paused in (("pause", {"orders"}), ("resume", set()), ("hand-over", {"orders"})):
+        controls.add(action, ["orders"])  # type: ignore[arg-type]
+        monitor._read_controls()
+        monitor._look_at_idle_settings(unused, is_due=False)
+        assert looks.looks[-1] == (paused, False)
+    monitor._missing, monitor._gone = frozenset({"deleted"}), frozenset({"gone"})
+    looks.error = RetriableError("NOTE_NOT_WRITTEN", "the disk is full")
+    monitor._look_at_idle_settings(unused, is_due=True)
+    assert looks.looks[-1] == ({"orders", "deleted", "gone"}, True)
+    assert "settings of preserved target topics cannot be compared: NOTE_NOT_WRITTEN" in caplog.text
+
+
+def test_settings_are_compared_with_the_topics_and_suspected_ones_each_time_the_controls_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, looks = list[str](), Looks()
+    monitor = monitored(Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(lambda: True))
+    given: Any = looks
+    monitor._idle_settings = given
+    client = SimpleNamespace(client=None)
+    monitor._config = SimpleNamespace(  # type: ignore[assignment]
+        source=client,
+        target=client,
+        topics=SimpleNamespace(discovery_s=60.0, configs="off", preserves_offsets=False),
+        table_location=SimpleNamespace(is_read_by_spark=False),
+    )
+    monkeypatch.setattr(topic_monitor, "CONTROLS_EVERY_S", 0.0)
+    monkeypatch.setattr(topic_monitor, "Cluster", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(monitor, "_targets", SimpleNamespace(names=dict))
+    monkeypatch.setattr(monitor, "_cycles", SimpleNamespace(check_while_running=lambda _: None))
+    monkeypatch.setattr(monitor, "_look_at_map", lambda: None)
+    monkeypatch.setattr(monitor, "_check_topics", lambda *_: steps.append("topics"))
+
+    def read_controls() -> None:
+        steps.append("controls")
+        if len(looks.looks) == 2:
+            monitor._stop.set()
+
+    monkeypatch.setattr(monitor, "_read_controls", read_controls)
+    monitor._run()
+    assert [is_due for _, is_due in looks.looks] == [True, False, False]
+    assert steps == ["controls", "topics", "controls", "controls"]
+
+
 @pytest.mark.parametrize(
     ("newest", "expected"),
     [

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from shallow_mirror.sinks.kafka.targets.settings.idle_settings import IdleSettings as IdleSettings
     from shallow_mirror.sinks.kafka.targets.settings.log_append_time import LogAppendTimeTopics as LogAppendTimeTopics
     from shallow_mirror.sinks.kafka.targets.settings.preserved_settings import PreservedSettings as PreservedSettings
     from shallow_mirror.sinks.kafka.targets.settings.refusing_settings import (

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import is_incarnation_gone
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicTurns, settings_of
+from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import Settings, TopicTurns, settings_of
 from shallow_mirror.sinks.slot_values import RoutedTopic
 
 _log = logging.getLogger(__name__)
@@ -45,19 +46,16 @@ class PreservedSettings:
             return self._problems
         chosen = self._turns.take(list(preserved))
         try:
-            # A topic that was deleted has no settings: the task that would write to it finds that out.
-            every = [preserved[source].target_topic for source in chosen]
-            listed = self._target.metadata(every, deadline.sooner(_LOOK_MS)).topics
-            chosen = [source for source in chosen if listed[preserved[source].target_topic].error_code == 0]
-            names = [preserved[source].target_topic for source in chosen]
-            settings = settings_of(self._target, names, target_topic_policy.OF_PRESERVED, deadline.sooner(_LOOK_MS))
+            settings = current_settings(self._target, {source: preserved[source] for source in chosen}, deadline.sooner(_LOOK_MS))
         except RetriableError as error:
             _log.info("settings of preserved target topics are compared again later: %s", error)
             return self._problems  # tasks do not reach the target either, or will be looked at before the next round
         self._looked_at = self._clock()
-        self._problems = {source: text for source, text in self._problems.items() if source in preserved and source not in chosen}
-        for source in chosen:
-            route, of_topic = preserved[source], settings[preserved[source].target_topic]
+        self._problems = {
+            source: text for source, text in self._problems.items() if source in preserved and source not in settings
+        }
+        for source, of_topic in settings.items():
+            route = preserved[source]
             if isinstance(of_topic, ConfigError):
                 problem: str | None = f"cannot be checked: {of_topic}"
             else:
@@ -65,3 +63,20 @@ class PreservedSettings:
             if problem is not None:
                 self._problems[source] = f"target topic {route.target_topic} {problem}"
         return self._problems
+
+
+def current_settings(target: Cluster, routes: Mapping[str, RoutedTopic], deadline: Deadline) -> dict[str, Settings | ConfigError]:
+    """Return the settings on which preserved offsets depend, or why they may not be read, by source topic.
+
+    A target topic that was deleted has none, and those of another one of its name say nothing of it: the task that would write
+    to it finds that out. Raises RetriableError if the target does not answer.
+    """
+    listed = target.metadata([route.target_topic for route in routes.values()], deadline).topics
+    existing = {
+        source: route.target_topic
+        for source, route in routes.items()
+        if listed[route.target_topic].error_code == 0
+        and not is_incarnation_gone(listed[route.target_topic], route.target_topic_id)
+    }
+    settings = settings_of(target, list(existing.values()), target_topic_policy.OF_PRESERVED, deadline)
+    return {source: settings[name] for source, name in existing.items()}

@@ -37,11 +37,13 @@ class SourcePolicies:
         of_target = settings_of(self._target, [routes[name].target_topic for name in chosen], (_POLICY,), deadline)
         kept = {source: texts for source, texts in self._problems.items() if source in routes and source not in chosen}
         for source in chosen:
-            target = routes[source].target_topic
+            target, is_compacted = routes[source].target_topic, routes[source].is_compacted
             now, at_target = of_source[source], of_target[target]
             if isinstance(now, ConfigError) or isinstance(at_target, ConfigError):
                 kept[source] = tuple(str(refusal) for refusal in (now, at_target) if isinstance(refusal, ConfigError))
-            elif target_topic_policy.is_compacted(now) is not target_topic_policy.is_compacted(at_target):
+            elif target_topic_policy.is_compacted(at_target) is not is_compacted:
+                pass  # changed at the target, not at the source: `IdleSettings` finds it, which has another remedy
+            elif target_topic_policy.is_compacted(now) is not is_compacted:
                 kept[source] = (target_topic_policy.kept_policy_problem(target, at_target[_POLICY], now[_POLICY]),)
         self._problems = kept
         return dict(sorted(kept.items()))

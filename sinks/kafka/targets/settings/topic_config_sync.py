@@ -100,7 +100,9 @@ class TopicConfigSync:
             self._take_in(source, routes[source], of_target_topic)
             if routes[source].is_preserved and is_compacted(of_source_topic) is not is_compacted(of_target_topic):
                 policy, kept = of_source_topic["cleanup.policy"], of_target_topic["cleanup.policy"]
-                self._report(source, target_topic_policy.kept_policy_problem(target, kept, policy))
+                # A policy that was changed at the target is found by `IdleSettings`, which has another remedy.
+                if is_compacted(of_target_topic) is routes[source].is_compacted:
+                    self._report(source, target_topic_policy.kept_policy_problem(target, kept, policy))
                 of_source_topic = {**of_source_topic, "cleanup.policy": kept}
             config_changes = following(of_source_topic, of_target_topic, is_passed=False)
             if self._has_passed(source, routes[source], config_changes.waiting, deadline):

@@ -137,6 +137,15 @@ def test_a_setting_that_is_put_back_lets_the_topic_continue(looks: Looks) -> Non
     assert looks.problems() == {}
 
 
+def test_the_settings_of_another_topic_of_the_name_are_no_changed_settings(looks: Looks, clusters: Clusters) -> None:
+    """The task that would write to it finds that the former topic is gone."""
+    clusters.target.delete_topic("kept")
+    clusters.target.create_topic("kept", 2)
+    looks.set("compression.type", "gzip")
+    looks.now_s = SETTINGS_EVERY_S
+    assert looks.problems() == {}
+
+
 def test_a_topic_that_may_not_be_described_stops_alone_and_a_silent_cluster_stops_nothing(
     looks: Looks, clusters: Clusters
 ) -> None:

@@ -45,7 +45,12 @@ class FakeCluster:
 class FakeTargets:
     def __init__(self, topics: list[str]) -> None:
         self.routes = {
-            topic: SimpleNamespace(target_topic=f"to.{topic}", limits=SimpleNamespace(max_message_bytes=1000), is_preserved=False)
+            topic: SimpleNamespace(
+                target_topic=f"to.{topic}",
+                limits=SimpleNamespace(max_message_bytes=1000),
+                is_preserved=False,
+                is_compacted=False,
+            )
             for topic in topics
         }
         self.accepted: dict[str, int] = {}
@@ -190,6 +195,7 @@ def test_the_policy_of_a_preserved_copy_is_left_to_the_operator(
     sides.targets.routes["a"].is_preserved = True
     sides.source.settings["a"]["cleanup.policy"] = at_source
     sides.target.settings["to.a"]["cleanup.policy"] = at_target
+    sides.targets.routes["a"].is_compacted = at_target == "compact"
     for _ in range(4):
         (problem,) = sides.sync()
         assert f"target topic to.a keeps cleanup.policy={at_target}: " in problem
@@ -219,3 +225,18 @@ def test_a_preserved_copy_that_follows_no_settings_is_compared_by_its_policy_onl
     sides.source.settings["a"] |= {"cleanup.policy": "delete"}
     assert policies.sync({"gone"}, Deadline.after_ms(1000, lambda: 0.0)) == {}
     assert sides.target.settings["to.a"]["retention.ms"] == "5"
+
+
+@pytest.mark.parametrize("configs", ["sync", "create"])
+def test_a_policy_that_was_changed_at_the_target_is_no_change_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, configs: str
+) -> None:
+    """The topic stops with `TopicSettingsError`, which says what to do; the policy stays as it is."""
+    sides = Sides(monkeypatch, ["a"])
+    sides.targets.routes["a"].is_preserved = True
+    policies = SourcePolicies(sides.source, sides.target, sides.targets)  # type: ignore[arg-type]
+    follower = sides.follower if configs == "sync" else policies
+    sides.target.settings["to.a"]["cleanup.policy"] = "compact,delete"
+    for _ in range(4):
+        assert follower.sync((), Deadline.after_ms(1000, lambda: 0.0)) == {}
+    assert sides.target.settings["to.a"]["cleanup.policy"] == "compact,delete"
