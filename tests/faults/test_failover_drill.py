@@ -143,7 +143,7 @@ def test_the_way_back_goes_on_where_records_are_gone_before_they_are_kept(
         assert runs.read_values(source.bootstrap, topic) == [*mirrored, "since"]
 
 
-@pytest.mark.parametrize("moment", [WaveStep.STOP_WRITERS, WaveStep.POINT_OF_NO_RETURN])
+@pytest.mark.parametrize("moment", [pytest.param(WaveStep.STOP_WRITERS, marks=pytest.mark.long), WaveStep.POINT_OF_NO_RETURN])
 def test_another_mirror_back_fills_a_topic_that_somebody_has_deleted_at_the_old_source(
     two_clusters: Any, tmp_path: Path, moment: WaveStep
 ) -> None:
