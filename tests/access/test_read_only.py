@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.support.acl_stores import FakeStore
 
+from shallow_mirror.access import write_deny
 from shallow_mirror.access.read_only import ReadOnlyPasses, ReadOnlyTopics
-from shallow_mirror.access.write_denies import write_deny
 from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.topics import DeniedWrite, DeniedWrites
 from shallow_mirror.checkpoints.tables import TableStorage

@@ -16,8 +16,7 @@ from tests.operators.surroundings import opened_world
 from tests.support.acl_stores import FakeStore
 
 from shallow_mirror import cli
-from shallow_mirror.access import read_only, read_only_sync
-from shallow_mirror.access.write_denies import write_deny
+from shallow_mirror.access import read_only, read_only_sync, write_deny
 from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import log_problem
 from shallow_mirror.checkpoints.tables import TableStorage

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
         quota_sync as quota_sync,
     )
     from shallow_mirror.access.view import show_acls as show_acls, show_quotas as show_quotas
-    from shallow_mirror.access.write_denies import may_write as may_write, plan_write_denies as plan_write_denies
+    from shallow_mirror.access.write_denies import (
+        may_write as may_write,
+        plan_write_denies as plan_write_denies,
+        write_deny as write_deny,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.access import write_deny
+from shallow_mirror.broker.admin.access import Acl, AclClient
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.errors import ConfigError
 
@@ -30,11 +31,6 @@ class WriterDenies:
     def _require_done(self, refused: Mapping[Acl, str], verb: str) -> None:
         if refused:
             raise ConfigError([f"{self._cluster_name}: cannot {verb} {acl}: {reason}" for acl, reason in refused.items()])
-
-
-def write_deny(topic: str, principal: str) -> Acl:
-    pattern = ResourcePattern(ResourceKind.TOPIC, topic, PatternKind.LITERAL)
-    return Acl(pattern, principal, AclOperation.WRITE, AclEffect.DENY)
 
 
 def acl_document(acl: Acl) -> dict[str, str]:
