@@ -71,7 +71,10 @@ def test_a_change_ends_the_run_without_a_record_that_shows_it(world: FakeWorld, 
     assert isinstance(error, TopicSettingsError)
     assert error.topics == ("a",)
     assert f"target topic a has {name}={value}" in str(error)
-    assert "once the topic is as before, and then run `shallow-mirror verify CONF`" in str(error)
+    assert (
+        "once the topic is as before (with on_error: isolate it continues by itself), and then run `shallow-mirror verify CONF`"
+        in str(error)
+    )
     assert len(world.while_idle) == 1, "two looks have shown it"
     world.target.set_config("a", name, before)
     assert _stay(world, lambda: world.produce("a", 0, 1), _nothing) is None

@@ -113,7 +113,7 @@ def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str], 
     if is_compacted(settings) != is_compacted(source):
         problems.append(
             f"has cleanup.policy={settings.get('cleanup.policy')}, its source topic {source.get('cleanup.policy')}: with "
-            f"preserved offsets both have to be compacted, or neither. Set it{instead}"
+            f"preserved offsets both have to be compacted, or neither. Set it to {source.get('cleanup.policy')}{instead}"
         )
     return problems
 
@@ -130,9 +130,9 @@ def changed_error(problems: Mapping[str, str]) -> TopicSettingsError:
     return TopicSettingsError(
         [
             f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. Start the mirror again "
-            "once the topic is as before, and then run `shallow-mirror verify CONF`: what was written since the change may have "
-            "other times, or show fillers. Before that start, records of the last micro-batch are not in the map, and verify "
-            "reports them as another writer's"
+            "once the topic is as before (with on_error: isolate it continues by itself), and then run `shallow-mirror verify "
+            "CONF`: what was written since the change may have other times, or show fillers. Before that, records of the last "
+            "micro-batch are not in the map, and verify reports them as another writer's"
             for problem in problems.values()
         ],
         list(problems),

@@ -39,7 +39,10 @@ def test_a_topic_that_begins_to_give_records_its_own_times_stops(clusters: Clust
         clusters.run(job, planned(A, 2))
     assert STAMPED in str(raised.value)
     assert "nothing more is written to the topic" in str(raised.value)
-    assert "Start the mirror again once the topic is as before, and then run `shallow-mirror verify CONF`" in str(raised.value)
+    assert (
+        "Start the mirror again once the topic is as before (with on_error: isolate it continues by itself), and then run `shallow-mirror verify CONF`"
+        in str(raised.value)
+    )
     assert "translated" not in str(raised.value), "it refuses the records that have other times already"
     assert raised.value.topics == ("copy",)
 
