@@ -32,13 +32,15 @@ def return_groups(
     pattern: str,
     *,
     left: Collection[str] = (),
+    are_ends_final: bool = False,
     is_applied: bool,
     transactional_id: str,
 ) -> GroupsReport:
     """Translate the offsets that groups have at the target of `mirror`, and commit them at its source if `is_applied`.
 
     `boundary`: ends of the logs of the target at the point of no return. `left`: topics at the target that do not come back, as
-    those that were moved were deleted. `transactional_id`: as `sync_groups` has it, which raises the same.
+    those that were moved were deleted. `are_ends_final`: `reverse` copies nothing more of the wave. `transactional_id`: as
+    `sync_groups` has it, which raises the same.
     """
     is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (
@@ -52,19 +54,19 @@ def return_groups(
         ids = through_move.origin.topic_ids(commit.topic_partition.topic for commit in committed)
         replaced = created_again(ids, copied_ids(mirror))
         below, above = split(committed, boundary, _mirrored_topics(reverse), replaced)
-        returned = _evaluated(through_reverse, reverse, above)
+        # Of a topic that was created again, the boundary says nothing.
+        names = boundary.keys() - {name for name in boundary if name.topic in replaced}
+        moved, newer = _parted(above, names)
+        returned = _evaluated(through_reverse, reverse, moved)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.
-        without_copies = {
-            (partition.group, partition.topic_partition)
-            for partition in returned
-            if leads_to_no_copy(partition) and partition.topic_partition in boundary
-        }
+        without_copies = {(partition.group, partition.topic_partition) for partition in returned if leads_to_no_copy(partition)}
         below += [
             commit._replace(offset=boundary[commit.topic_partition])
-            for commit in above
+            for commit in moved
             if (commit.group, commit.topic_partition) in without_copies
         ]
         returned = [partition for partition in returned if (partition.group, partition.topic_partition) not in without_copies]
+        returned += _evaluated(through_reverse, reverse, newer, are_ends_final=are_ends_final)
         evaluated = [*_evaluated(through_move, mirror, below), *returned]
         planned = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
         groups = _with_equal_offsets(planned, mirror)
@@ -172,7 +174,17 @@ def split(
     return below, above
 
 
-def _evaluated(groups: GroupOffsets, config: MirrorConfig, committed: list[Committed]) -> list[GroupPartition]:
+def _parted(committed: Iterable[Committed], names: Collection[TopicPartition]) -> tuple[list[Committed], list[Committed]]:
+    """Return those of partitions with these names, and the others."""
+    within, others = list[Committed](), list[Committed]()
+    for commit in committed:
+        (within if commit.topic_partition in names else others).append(commit)
+    return within, others
+
+
+def _evaluated(
+    groups: GroupOffsets, config: MirrorConfig, committed: list[Committed], *, are_ends_final: bool = False
+) -> list[GroupPartition]:
     if not committed:
         return []
     storage = TableStorage(config.table_location)
@@ -180,6 +192,6 @@ def _evaluated(groups: GroupOffsets, config: MirrorConfig, committed: list[Commi
     groups.require(groups.origin, offset_map)
     groups.require(groups.other, offset_map)
     source_commits = groups.resolve_sources(committed, offset_map, forgotten)
-    clusters = groups.clusters(source_commits, offset_map, forgotten)
+    clusters = groups.clusters(source_commits, offset_map, forgotten, are_ends_final=are_ends_final)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     return with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)

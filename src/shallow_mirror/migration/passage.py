@@ -267,6 +267,7 @@ class Passage:
                 self.boundary,
                 pattern,
                 left=self.left_topics(),
+                are_ends_final=self._are_ends_final(),
                 is_applied=is_applied,
                 transactional_id=self.commit_id,
             )
@@ -276,13 +277,17 @@ class Passage:
                 pattern=self.wave.group_pattern,
                 is_applied=is_applied,
                 transactional_id=self.commit_id,
-                are_ends_final=set(self.topics()) <= self.controls().moving,
+                are_ends_final=self._are_ends_final(),
                 keeps_handed_over=False,
             )
         except ConfigError:
             if self.group_offsets():
                 raise
             return None  # the offsets were deleted since, with their topic
+
+    def _are_ends_final(self) -> bool:
+        """Return whether the mirror copies nothing more of the wave: all topics are handed over."""
+        return set(self.topics()) <= self.controls().moving
 
     def end_commits(self) -> None:
         """Take back the offsets of groups that were prepared in a transaction and not committed."""

@@ -202,6 +202,34 @@ def test_a_topic_that_was_created_again_comes_back_with_its_records_where_data_l
         assert world.check() == []
 
 
+@pytest.mark.parametrize("remedy", ["continue", "forget"])
+def test_a_group_of_an_empty_topic_that_was_created_again_comes_back_to_the_end_of_its_former_copies(
+    tmp_path: Path, remedy: str
+) -> None:
+    """The end of its log at the move is that of the former topic, and no copy shows where the group continues."""
+    with moved_world(tmp_path / "world", SETTING) as world:
+        commands, west, east = Commands(world), world.clusters["west"], world.clusters["east"]
+        config = world.services["back-ab.yaml"].config
+        if remedy == "continue":
+            world.change("back-ab", "read", on_data_loss="continue")
+        (site,) = (site for site in world.application.sites if site.has("a"))
+        world.application.stop_writers(site)
+        DeleteTopic(0).perform(commands)
+        west.create_topic("a", 2)
+        if remedy == "forget":
+            storage = TableStorage.to_write(config.table_location, config.tables_writer)
+            forget(config, storage, ["a"], is_applied=True)
+            world.events.append("shallow-mirror forget a")
+        for group in site.groups:
+            west.commit_group(group, "a", 0, 0)
+        world.let(30)
+        assert commands.perform("rollback") is None
+        for group in site.groups:
+            assert east.group_offsets(group)["a", 0] == east.bounds("a", 0)[1]
+        world.come_to_rest()
+        assert world.check() == []
+
+
 @pytest.mark.parametrize("is_created_again", [False, True])
 def test_a_rollback_is_refused_while_the_cluster_that_it_goes_back_to_has_lost_a_topic(
     tmp_path: Path, is_created_again: bool
