@@ -144,6 +144,14 @@ def _is_of_continuation(row: Row) -> bool:
     return row.get("target_producer_id") is not None and row.get("target_producer_epoch") is None
 
 
+def _is_uncompared(row: Row, log: SourceLog) -> bool:
+    """Return whether a row tells what a log held that the source had deleted by then: it counts no records.
+
+    Of a log that was continued, or whose offsets are preserved no longer.
+    """
+    return (_is_of_continuation(row) or row.get("record_count") == 0) and row["source_end"] <= log.deleted_before
+
+
 def _check_record(
     key: LogKey, log: SourceLog, record: Produced, row: Row, target: Mapping[LogKey, TargetLog], copies: _Copies
 ) -> Iterator[str]:
@@ -155,8 +163,7 @@ def _check_record(
     topic_partition, offset = _target_of(row), row["target_start"] + record.offset - row["source_start"]
     copy = target.get(topic_partition)
     if not log.may_be_copied(record):
-        is_uncompared = _is_of_continuation(row) and row["source_end"] <= log.deleted_before
-        if is_uncompared and copy is not None and offset not in copy.values:
+        if _is_uncompared(row, log) and copy is not None and offset not in copy.values:
             return  # of what the source had deleted before, one row has records and holes
         state = "open" if record.txn and record.txn.outcome is Outcome.OPEN else "aborted"
         yield f"{where} is of an {state} transaction, but a row of the map says that it was copied"

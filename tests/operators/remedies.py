@@ -54,6 +54,20 @@ def forget_former_topic(world: World, error: MirrorError) -> str:
     return f"shallow-mirror forget {error.topic_partition.topic}"
 
 
+def close_recreated_topics(world: World, error: MirrorError) -> str:
+    """Do what `status` says of topics that were created again while they were paused."""
+    named = sorted(topic for topic in world.topics if f"source topic {topic} was deleted and created again" in str(error))
+    for topic in named:
+        world.forget(topic)
+    return f"shallow-mirror forget {named}"
+
+
+def exclude_recreated_topics(world: World, error: MirrorError) -> str:
+    named = {topic for topic in world.topics if f"source topic {topic} was deleted and created again" in str(error)}
+    world.settings.excluded |= named
+    return f"topics.exclude: {sorted(named)}"
+
+
 def exclude_topic(world: World, error: MirrorError) -> str:
     """Exclude the topic of the error, or all that its lines name."""
     topic_partition = getattr(error, "topic_partition", None)
@@ -208,6 +222,14 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         IncompleteRunError,
         "any more). The rest is complete. `shallow-mirror status` names the remedies; then start again",
         start_again,
+    ),
+    *(
+        (
+            IncompleteRunError,
+            "): nothing of it is copied. The rest is complete. `shallow-mirror status` names the remedies; then start again",
+            remedy,
+        )
+        for remedy in (skip_what_is_lost, close_recreated_topics, exclude_recreated_topics)
     ),
     (FencedError, "This run stops; do not restart it while the other one runs", start_again),
     (ConfigError, f"Mirror the topic to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),

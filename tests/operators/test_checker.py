@@ -125,6 +125,16 @@ def test_a_row_of_what_the_source_had_deleted_before_its_log_was_continued_may_h
     assert any("lost" in difference for difference in observed(rows, {0: "v0", 2: "v2", 6: "v6", 7: "v7"}, deleted))
 
 
+def test_a_row_without_records_tells_what_the_source_had_deleted_when_its_offsets_were_preserved_no_longer() -> None:
+    uncounted = {"target_producer_id": 9, "target_producer_epoch": 0, "record_count": 0}
+    rows = ({**row("data", 0, 6, 0), **uncounted}, row("data", 6, 8, 6))
+    values, deleted = {0: "v0", 1: "v1", 2: "v2", 6: "v6", 7: "v7"}, source(deleted_before=6)
+    assert observed(rows, values, deleted) == []
+    assert any("of an aborted transaction" in difference for difference in observed(rows, values))
+    counted = ({**rows[0], "record_count": 3}, rows[1])
+    assert any("of an aborted transaction" in difference for difference in observed(counted, values, deleted))
+
+
 def test_records_of_others_at_the_target_are_no_copies() -> None:
     assert observed(values=GOOD | {6: "theirs"}, foreign=frozenset({"theirs"})) == []
 
