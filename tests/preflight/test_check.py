@@ -137,6 +137,7 @@ def test_a_log_that_ends_below_the_position_stops_the_mirror(planned: Planned) -
     planned.topic("orders")
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
+    planned.target.seed(("orders", 0), batch(0, 20))
     mirrored_up_to(planned, config, "orders", 20)
     assert any(
         "the log ends at 10, below the position" in sentence for sentence in sentences(preflight_mirror(config), Level.STOPS)
@@ -147,6 +148,7 @@ def test_a_position_below_the_log_start_is_data_loss(planned: Planned) -> None:
     planned.topic("orders")
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 5))
     config = planned.config()
+    planned.target.seed(("orders", 0), batch(0, 5))
     mirrored_up_to(planned, config, "orders", 5)
     planned.source.log("orders").delete_records_before(7)
     report = preflight_mirror(config)
