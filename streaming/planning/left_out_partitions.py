@@ -103,6 +103,8 @@ class LeftOutTracker:
         """Left out of plans."""
         self._by_settings: dict[SourcePartition, LeftOutPartition] = {}
         """Those whose records slots would leave out, if there were any: settings of the target topic were changed."""
+        self._by_log_filling: dict[SourcePartition, LeftOutPartition] = {}
+        """Those with preserved offsets whose target logs end below their positions, and cannot be filled."""
 
     @property
     def by_slots(self) -> tuple[LeftOutPartition, ...]:
@@ -110,7 +112,7 @@ class LeftOutTracker:
 
     def all(self) -> tuple[LeftOutPartition, ...]:
         """Return each partition once, in order."""
-        every = {**self._by_planner, **self._by_settings, **self._by_slots}
+        every = {**self._by_planner, **self._by_log_filling, **self._by_settings, **self._by_slots}
         return tuple(every[source] for source in sorted(every))
 
     def on_micro_batch(
@@ -170,23 +172,17 @@ class LeftOutTracker:
     def on_changed_settings(self, changed: Collection[UnfinishedRange], now_ms: int) -> LeftOutChange:
         """Replace the list of partitions whose target topics were changed, idle or not."""
         before, last = set(self._sources()), self._by_settings
-        self._by_settings = {
-            entry.source: LeftOutPartition(
-                source=entry.source,
-                side=entry.side,
-                error_name=entry.error_name,
-                reason=entry.reason,
-                since_ms=last[entry.source].since_ms if entry.source in last else now_ms,
-                position=entry.reached,
-                is_definite=entry.is_definite,
-                tried_at_ms=now_ms,
-            )
-            for entry in changed
-        }
+        self._by_settings = _since(last, changed, now_ms)
         return self._change(before, [entry for source, entry in last.items() if source not in self._by_settings])
 
+    def on_unfilled_logs(self, unfilled: Collection[UnfinishedRange], now_ms: int) -> LeftOutChange:
+        """Replace the list of partitions whose target logs are not filled up to their positions."""
+        before, last = set(self._sources()), self._by_log_filling
+        self._by_log_filling = _since(last, unfilled, now_ms)
+        return self._change(before, [entry for source, entry in last.items() if source not in self._by_log_filling])
+
     def _sources(self) -> Iterable[SourcePartition]:
-        return self._by_slots.keys() | self._by_planner.keys() | self._by_settings.keys()
+        return self._by_slots.keys() | self._by_planner.keys() | self._by_settings.keys() | self._by_log_filling.keys()
 
     def _change(self, before: Collection[SourcePartition], ended: Iterable[LeftOutPartition]) -> LeftOutChange:
         now = set(self._sources())
@@ -194,3 +190,22 @@ class LeftOutTracker:
             tuple(entry for entry in self.all() if entry.source not in before),
             tuple(entry for entry in ended if entry.source not in now),
         )
+
+
+def _since(
+    last: Mapping[SourcePartition, LeftOutPartition], entries: Iterable[UnfinishedRange], now_ms: int
+) -> dict[SourcePartition, LeftOutPartition]:
+    """Return a list that replaces `last`: partitions that are in both keep their time."""
+    return {
+        entry.source: LeftOutPartition(
+            source=entry.source,
+            side=entry.side,
+            error_name=entry.error_name,
+            reason=entry.reason,
+            since_ms=last[entry.source].since_ms if entry.source in last else now_ms,
+            position=entry.reached,
+            is_definite=entry.is_definite,
+            tried_at_ms=now_ms,
+        )
+        for entry in entries
+    }

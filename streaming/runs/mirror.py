@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -72,12 +73,19 @@ class _MirrorRun(Run[MirrorConfig]):
 
     def check(self) -> None:
         self.supervisor.retry_forever(
-            "permissions", lambda: require_acls(self.config, self.source, self.target, self.supervisor.deadline())
+            "permissions",
+            lambda: require_acls(self.config, self.source, self.target, self.supervisor.deadline(), self._handed_over),
         )
         self.supervisor.retry_forever(
             "settings of brokers",
             lambda: require_room_for_receipts(self.target, self.config.target_cluster_name, self.supervisor.deadline()),
         )
+
+    def _handed_over(self) -> Collection[str]:
+        """Return the topics that a migration has handed over. Before Spark runs: tables of a catalog cannot be read yet."""
+        if self.config.table_location.is_read_by_spark:
+            return ()
+        return Controls.open(self.storage.to_read()).read().moving
 
     def take_over(self) -> LedgerOwner:
         owner = take_over_offset_map(

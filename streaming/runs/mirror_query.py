@@ -94,8 +94,9 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
         planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
         job = replace(attempt.job_template(), guard_times=self.guard_times)
-        kafka = self._kafka_sink(attempt, job, targets, planned_path)
-        self.filling = self._log_filling(job, targets)
+        settings = PreservedSettings(self.target, at_start=targets.unfit) if self.config.topics.preserves_offsets else None
+        kafka = self._kafka_sink(attempt, job, targets, settings, planned_path)
+        self.filling = self._log_filling(job, targets, settings)
         sink = self._micro_batch_sink(kafka, self.registrar(registration, partial(self._first_rows, targets)))
         options = replace(
             self.planner_options(spark, planned_ids, registration),
@@ -118,7 +119,14 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         finally:
             planner_state.discard_paused_topics(paused_path)
         if self.filling is not None:
-            self.filling.fill()
+            self._end_filling(self.filling)
+
+    def _end_filling(self, filling: LogFilling) -> None:
+        """Fill logs a last time; a run with `available_now` reports those that it leaves out, and does not end well with them."""
+        if self.available_now:
+            filling.finish(self.supervisor.wait)
+        else:
+            filling.fill()
 
     def positions(self) -> dict[SourcePartition, Position]:
         """Return the positions of the offset map without those of topics that the operator has forgotten."""
@@ -180,7 +188,14 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         rows = (*existing.with_existing([row for row in new if row not in gone]), *gone)
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline, targets.gone)
 
-    def _kafka_sink(self, attempt: KafkaAttempt, job: KafkaSlotJob, targets: TargetTopics, planned_path: Path) -> KafkaSink:
+    def _kafka_sink(
+        self,
+        attempt: KafkaAttempt,
+        job: KafkaSlotJob,
+        targets: TargetTopics,
+        settings: PreservedSettings | None,
+        planned_path: Path,
+    ) -> KafkaSink:
         return KafkaSink(
             job=replace(
                 job,
@@ -195,16 +210,24 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             observer=self.observer,
             planned_ranges=partial(planner_state.read_planned_ranges, planned_path),
             guard=attempt.guard,
-            settings=PreservedSettings(self.target) if self.config.topics.preserves_offsets else None,
+            settings=settings,
             held=HeldRecords(self.target) if self.config.topics.preserves_offsets else None,
         )
 
-    def _log_filling(self, job: KafkaSlotJob, targets: TargetTopics) -> LogFilling | None:
+    def _log_filling(self, job: KafkaSlotJob, targets: TargetTopics, settings: PreservedSettings | None) -> LogFilling | None:
         """Fill the logs of preserved topics up to the positions. Return it for later calls; None if no topic is preserved."""
         if self.guard_times is None:
             return None
         filling = LogFilling(
-            self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline, forgotten=self.forgotten
+            self.owner,
+            self.target,
+            job,
+            lambda: targets.routes,
+            self.supervisor.deadline,
+            forgotten=self.forgotten,
+            isolates=self.config.on_error == "isolate",
+            settings=settings,
+            on_unfilled=self.reporter.left_out.on_unfilled_logs,
         )
         self.reporter.start_step("filling the logs of preserved topics", " up to their positions")
         filling.fill()
@@ -234,7 +257,9 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         if not self.config.topics.preserves_offsets:
             return None
         isolate = self.reporter.left_out.on_changed_settings if self.config.on_error == "isolate" else None
-        return IdleSettings(targets, self._settled_positions, isolate)
+        idle_settings = IdleSettings(targets, self._settled_positions, isolate)
+        idle_settings.begin(targets.unfit)
+        return idle_settings
 
     def _topic_monitor(
         self,

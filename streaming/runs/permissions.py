@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
@@ -75,19 +75,29 @@ def nothing_matches(include: Sequence[str]) -> str:
     )
 
 
-def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
+def require_acls(
+    config: MirrorConfig,
+    source: Cluster,
+    target: Cluster,
+    deadline: Deadline,
+    handed_over: Callable[[], Collection[str]] = tuple,
+) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    Raises RetriableError if a cluster does not answer.
+    `handed_over`: returns the source topics to whose targets nothing is written, because a migration has moved their writers
+    there; called only if permissions are missing. Raises as it, and RetriableError if a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
     unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline, exclude=config.topics.exclude)
-    targets = sorted({routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics})
+    targets = {name: routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
     of_source, of_target = (
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})
-        for cluster, names in ((source, topics), (target, targets))
+        for cluster, names in ((source, topics), (target, sorted(targets.values())))
     )
+    missing = {name: [*missing_on_topic(of_target, target, ON_TARGET_TOPICS)] for name, target in targets.items()}
+    if any(missing.values()):
+        missing = {name: grants for name, grants in missing.items() if name not in set(handed_over())}
     requires_group_log = config.groups.is_followed and config.groups.follow == "required"
     group_log = request_permissions(source, [GROUP_LOG], deadline) if requires_group_log else Permissions(None, {})
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
@@ -98,7 +108,7 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
             f"groups.follow is required: source topic {GROUP_LOG}: {grant}"
             for grant in missing_on_topic(group_log, GROUP_LOG, ON_SOURCE_TOPICS)
         ),
-        *(f"target topic {name}: {grant}" for name in targets for grant in missing_on_topic(of_target, name, ON_TARGET_TOPICS)),
+        *(f"target topic {targets[name]}: {grant}" for name, grants in sorted(missing.items()) for grant in grants),
         *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
     if problems:

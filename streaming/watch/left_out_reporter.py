@@ -90,6 +90,16 @@ class LeftOutReporter:
             self._write()
         self._report_change(change)
 
+    def on_unfilled_logs(self, unfilled: Sequence[UnfinishedRange]) -> None:
+        """Take over all partitions whose target logs are not filled up to their positions, for `status` and metrics.
+
+        Raises RetriableError if the planner's file cannot be written.
+        """
+        with self._lock:
+            change = self._partitions.on_unfilled_logs(unfilled, self._now_ms())
+            self._write()
+        self._report_change(change)
+
     def on_plan(self, state: PlannerState) -> None:
         """Take over the partitions that a plan left out. Raises RetriableError if the planner's file cannot be written."""
         if state.waiting_for is not None:

@@ -12,7 +12,7 @@ from tests.operators.surroundings import world_of_two_topics
 
 from shallow_mirror.checkpoints.logs.runs import CountedProblem, ProblemKind, read_problems
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.errors import MirrorError, TopicSettingsError
+from shallow_mirror.errors import ConfigError, IncompleteRunError, MirrorError, TopicSettingsError
 from shallow_mirror.streaming.planning import planner_state, read_left_out
 from shallow_mirror.streaming.runs import mirror_query
 
@@ -163,3 +163,60 @@ def test_another_topic_of_the_name_is_no_changed_setting(world: FakeWorld) -> No
         world.target.create_topic("a", 1)  # without the settings of a preserved topic
 
     assert _stay(world, recreate, _nothing, _nothing) is None
+
+
+@pytest.mark.parametrize(("name", "value", "before"), _CHANGES)
+def test_with_isolate_a_start_leaves_out_a_topic_that_was_changed_before_it(
+    world: FakeWorld, name: str, value: str, before: str
+) -> None:
+    _isolate(world)
+    world.target.set_config("a", name, value)
+    for topic in ("a", "b"):
+        world.produce(topic, 0, 1)
+    left_out = list[dict[str, str]]()
+    error = _stay(
+        world,
+        lambda: left_out.append(_left_out(world)),
+        _nothing,
+        _set(world, before, name),
+        *[_nothing] * 20,  # a slot tries it again after some time
+        lambda: left_out.append(_left_out(world)),
+    )
+    assert error is None
+    assert [set(topics) for topics in left_out] == [{"a"}, set()]
+    assert f"target topic a has {name}={value}" in left_out[0]["a"]
+    assert (_values(world, "a"), _values(world, "b")) == (2, 2)
+    assert [entry.occurrences for entry in _left_out_problems(world)] == [1]
+
+
+def test_a_run_up_to_the_log_ends_names_an_idle_topic_that_was_changed_before_it(world: FakeWorld) -> None:
+    _isolate(world)
+    world.target.set_config("a", "message.timestamp.type", "LogAppendTime")
+    world.produce("b", 0, 1)
+    error = world.run(Life())
+    assert isinstance(error, IncompleteRunError)
+    assert "left out: a-0 (target topic a has message.timestamp.type=LogAppendTime" in str(error)
+    assert _values(world, "b") == 2
+    world.target.set_config("a", "message.timestamp.type", "CreateTime")
+    assert world.run(Life()) is None
+
+
+def test_without_isolate_such_a_start_is_refused(world: FakeWorld) -> None:
+    world.target.set_config("a", "message.timestamp.type", "LogAppendTime")
+    world.produce("b", 0, 1)
+    assert isinstance(world.run(Life()), ConfigError)
+    assert _values(world, "b") == 1
+
+
+@pytest.mark.parametrize("isolates", [False, True])
+@pytest.mark.parametrize(("name", "value", "before"), _CHANGES)
+def test_a_topic_that_was_handed_over_may_get_any_setting_before_a_start(
+    world: FakeWorld, name: str, value: str, before: str, isolates: bool
+) -> None:
+    if isolates:
+        _isolate(world)
+    world.controls().add("hand-over", ["a"])
+    world.target.set_config("a", name, value)
+    world.produce("b", 0, 1)
+    assert world.run(Life()) is None
+    assert _values(world, "b") == 2

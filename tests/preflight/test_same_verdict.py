@@ -167,14 +167,18 @@ def old_broker(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
-def permitted(side: str, operations: set[Operation]) -> Callable[[Planned], Mapping[str, Any]]:
+def permitting(operations: set[Operation]) -> Callable[[Any], None]:
     def alter(body: Any) -> None:
         for topic in body.topics:
             topic.authorized_operations = operations
 
+    return alter
+
+
+def permitted(side: str, operations: set[Operation]) -> Callable[[Planned], Mapping[str, Any]]:
     def arrange(planned: Planned) -> Mapping[str, Any]:
         planned.topic("orders")
-        getattr(planned, side).alter_responses("Metadata", alter)
+        getattr(planned, side).alter_responses("Metadata", permitting(operations))
         return {}
 
     return arrange
@@ -253,6 +257,41 @@ def copied(planned: Planned) -> None:
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 3))
     planned.target.seed(("orders", 0), batch(0, 5))
     mirrored_up_to(planned, planned.config(), "orders", 5)
+
+
+def handed_over(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what copies the topic orders, of which a migration moves the writers, and then does what `arrange` does."""
+
+    def arrange_both(planned: Planned) -> Mapping[str, Any]:
+        copied(planned)
+        Controls.open(TableStorage(planned.config().table_location)).add("hand-over", ["orders"])
+        return arrange(planned)
+
+    return arrange_both
+
+
+def changed_target(**settings: str) -> Callable[[Planned], Mapping[str, Any]]:
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.target.log("orders").configs.update(settings)
+        return {}
+
+    return arrange
+
+
+def deleted_target(planned: Planned) -> Mapping[str, Any]:
+    planned.target.delete_topic("orders")
+    return {}
+
+
+def recreated_target(planned: Planned) -> Mapping[str, Any]:
+    planned.target.delete_topic("orders")
+    planned.target.create_topic("orders")
+    return {}
+
+
+def without_write(planned: Planned) -> Mapping[str, Any]:
+    planned.target.alter_responses("Metadata", permitting({Operation.DESCRIBE, Operation.READ}))
+    return {}
 
 
 def truncated_target(planned: Planned) -> Mapping[str, Any]:
@@ -335,6 +374,21 @@ def hidden_broker_settings(planned: Planned) -> Mapping[str, Any]:
 
 CASES = {
     "a target that recompresses": refused(target_with(**{"compression.type": "zstd"}), "has compression.type=zstd: the broker"),
+    "a target that recompresses, and was handed over": Case(
+        arrange=handed_over(changed_target(**{"compression.type": "zstd"})),
+        sentence="compression.type",
+        preflight=Verdict.PASSES,
+        run=Verdict.PASSES,
+    ),
+    "a target that was handed over and deleted": Case(
+        arrange=handed_over(deleted_target), sentence="was deleted", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "a target that was handed over and created again": Case(
+        arrange=handed_over(recreated_target), sentence="created again", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "no Write of a target that was handed over": Case(
+        arrange=handed_over(without_write), sentence="grant Write on topic", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
     "fewer partitions": refused(fewer_partitions, "has fewer partitions (1) than source topic orders (2): add partitions"),
     "a missing topic": refused(not_created, "(for source topic orders) does not exist and topics.create is false: create it"),
     "a name that collides": refused(

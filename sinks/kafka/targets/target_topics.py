@@ -59,9 +59,11 @@ class TargetTopics:
         a target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied
         to them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
         created, with their specifications by source topic, and returns those to use instead. `isolates`: target topics that
-        are gone are left out (`gone`), else they are a ConfigError.
+        are gone are left out (`gone`), and so are copies with preserved offsets whose settings were changed (`unfit`), else
+        they are a ConfigError.
         """
         self._isolates = isolates
+        self._unfit_problems: dict[str, str] = {}
         self._gone_problems: dict[str, str] = {}
         self._adjust_new = adjust_new
         self._announce = announce
@@ -115,7 +117,8 @@ class TargetTopics:
         """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem.
 
         `handed_over`: source topics to whose targets nothing is written, because a migration has moved their writers there.
-        Whether these targets are gone is the business of those writers: they are left out (`gone`) in any case.
+        Whether these targets are gone, and their settings, are the business of those writers: the former are left out (`gone`)
+        in any case, and the latter are not compared.
         """
         unknown = {name: count for name, count in topics.items() if self._partitions.get(name, 0) < count}
         if unknown:
@@ -150,12 +153,20 @@ class TargetTopics:
             existing = self._await_listed(list(names.values()), wanted, deadline)
             new = [TopicPartition(name, partition) for name, count in wanted.items() for partition in range(count)]
             await_logs(self._target, new, deadline)
-        self._take_in(topics, names, existing, deadline)
+        self._take_in(topics, names, existing, handed_over, deadline)
 
     @property
     def gone(self) -> Mapping[str, str]:
         """Return why nothing is written to target topics that are gone and left out, by source topic."""
         return self._gone_problems
+
+    @property
+    def unfit(self) -> Mapping[str, str]:
+        """Return why nothing may be written to target topics with preserved offsets that are left out, by source topic.
+
+        As they were found: a setting may have been put back since.
+        """
+        return self._unfit_problems
 
     def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> Collection[str]:
         """Return the source topics whose target topic is gone. Raises RetriableError. `names`: those that may be left out."""
@@ -194,25 +205,35 @@ class TargetTopics:
         return RoutedTopic(target_topic=before.topic, target_topic_id=before.topic_id, limits=limits)
 
     def _take_in(
-        self, topics: Mapping[str, int], names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline
+        self,
+        topics: Mapping[str, int],
+        names: Mapping[str, str],
+        existing: Mapping[str, TopicMetadata],
+        handed_over: Collection[str],
+        deadline: Deadline,
     ) -> None:
         settings = self._target.topic_configs(sorted(existing), deadline)
+        written = {source: name for source, name in sorted(names.items()) if name in existing and source not in handed_over}
+        preserved = {source: name for source, name in written.items() if self.is_preserved(source)}
+        sources = self._source.topic_configs(list(preserved), deadline) if preserved else {}
+        unfit = self._unfit(preserved, settings, sources) if self._isolates else {}
         problems = [
-            f"target topic {target} {problem}"
+            f"target topic {target} {target_topic_policy.missing_problem(source, topics[source])}"
             for source, target in sorted(names.items())
-            for problem in (
-                target_topic_policy.problems_of(source, topics[source], len(existing[target].partitions), settings[target])
-                if target in existing
-                else [target_topic_policy.missing_problem(source, topics[source])]
-            )
+            if target not in existing
         ]
-        problems += self._preserving_problems(names, settings, deadline)
-        for target, metadata in sorted(existing.items()):
-            replica_count = min((partition.replica_count for partition in metadata.partitions.values()), default=None)
+        for source, target in written.items():
+            of_target = {} if source in unfit else settings[target]
+            found = target_topic_policy.problems_of(source, topics[source], len(existing[target].partitions), of_target)
+            if source in preserved and source not in unfit:
+                found += target_topic_policy.preserving_problems(of_target, sources[source], is_begun=source in self._mirrored)
+            replica_count = min((partition.replica_count for partition in existing[target].partitions.values()), default=None)
             if (problem := replica_problem(self._target, settings[target], replica_count, deadline)) is not None:
-                problems.append(f"target topic {target} {problem}")
+                found.append(problem)
+            problems += [f"target topic {target} {problem}" for problem in found]
         if problems:
             raise ConfigError(problems)
+        self._unfit_problems = {source: text for source, text in self.unfit.items() if source not in names} | unfit
         for target in sorted(existing):
             self.stamping.configured(target, settings[target])
         has_new = not names.keys() <= self._routes.keys()
@@ -228,7 +249,8 @@ class TargetTopics:
                     coalesces_where_cheaper=self._config.write.coalesces_where_cheaper,
                 ),
                 is_preserved=self.is_preserved(source),
-                is_compacted=target_topic_policy.is_compacted(settings[target]),
+                # Of an unfit topic as it has to be: fillers have a key, or none, for that.
+                is_compacted=target_topic_policy.is_compacted(sources[source] if source in unfit else settings[target]),
             )
             self._partitions[source] = len(existing[target].partitions)
             self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
@@ -239,23 +261,24 @@ class TargetTopics:
         """Return whether the records of a source topic keep their offsets."""
         return self._config.topics.is_preserved(source)
 
-    def _preserving_problems(
-        self, names: Mapping[str, str], settings: Mapping[str, Mapping[str, str]], deadline: Deadline
-    ) -> list[str]:
-        """Return why topics whose records are to keep their offsets cannot."""
-        preserved = {
-            source: target for source, target in sorted(names.items()) if self.is_preserved(source) and target in settings
-        }
-        if not preserved:
-            return []
-        sources = self._source.topic_configs(list(preserved), deadline)
-        return [
-            f"target topic {target} {problem}"
-            for source, target in preserved.items()
-            for problem in target_topic_policy.preserving_problems(
-                settings[target], sources[source], is_begun=source in self._mirrored
+    def _unfit(
+        self,
+        preserved: Mapping[str, str],
+        settings: Mapping[str, Mapping[str, str]],
+        sources: Mapping[str, Mapping[str, str]],
+    ) -> dict[str, str]:
+        """Return why topics that this mirror has begun to fill are no longer fit for preserved offsets, by source topic.
+
+        `preserved`: target topics by source topic. `settings`: of the target topics. `sources`: of the source topics.
+        """
+        unfit = {}
+        for source, target in preserved.items():
+            found = target_topic_policy.problems_of("", 0, 0, settings[target]) + target_topic_policy.preserving_problems(
+                settings[target], sources[source], is_begun=True
             )
-        ]
+            if found and source in self._mirrored:
+                unfit[source] = f"target topic {target} {found[0]}"
+        return unfit
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
         """More partitions at the source than at a target topic that this mirror fills already."""

@@ -185,7 +185,9 @@ class _Preflight:
             planner, listing = self._list_source(controls)
         guard.read_registrations()
         guard.require_no_cycles(listing.topic_ids)
-        partitions = self._partition_counts(listing, mirrored, {topic.topic for topic in controls.forgotten.at_ms})
+        counts = self._partition_counts(listing, mirrored, {topic.topic for topic in controls.forgotten.at_ms})
+        # Target topics of topics that a migration has handed over are the business of the applications that write to them.
+        partitions = {topic: count for topic, count in counts.items() if topic not in controls.moving}
         plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(

@@ -13,23 +13,41 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import delete_records
 from shallow_mirror.broker.cluster import listed_partitions
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import NOTHING_FORGOTTEN, ForgottenTopics
 from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, PreservedLogDamagedError, RetriableError, TargetDataLossError
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    MirrorError,
+    PreservedLogDamagedError,
+    RetriableError,
+    TargetDataLossError,
+    TopicAccessError,
+    TopicGoneError,
+    TopicSettingsError,
+)
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks import ReadPart, RoutedTopic
+from shallow_mirror.sinks import ReadPart, RoutedTopic, Side, UnfinishedRange
 from shallow_mirror.sinks.kafka.preserved import TargetLogs
+from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, PreservedWriter, target_ends_of
-from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SegmentKind, SourcePartition
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    IsolationLevel,
+    SegmentKind,
+    SourcePartition,
+    TargetPartition,
+)
 from shallow_mirror.wire.batches import index_batches
 
 _log = logging.getLogger(__name__)
@@ -41,7 +59,10 @@ _Positions = dict[SourcePartition, Position]
 
 
 class LogFilling:
-    """Of the owner of a map, while no slot runs. Failures are logged and tried again: the slots copy other records meanwhile."""
+    """Of the owner of a map, while no slot runs. Failures are logged and tried again: the slots copy other records meanwhile.
+
+    Errors of single topics that an operator has to fix end the run, as those of a slot do, unless they are isolated.
+    """
 
     def __init__(
         self,
@@ -52,10 +73,22 @@ class LogFilling:
         deadline: Callable[[], Deadline],
         *,
         forgotten: ForgottenTopics = NOTHING_FORGOTTEN,
+        isolates: bool = False,
+        settings: PreservedSettings | None = None,
+        on_unfilled: Callable[[Sequence[UnfinishedRange]], None] = lambda _ranges: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job`: the template of every slot's, with `guard_times`. `deadline`: returns that of one attempt."""
+        """`job`: the template of every slot's, with `guard_times`. `deadline`: returns that of one attempt.
+
+        `settings`: compares those of target topics; None: the start has done so, and nothing is filled later.
+        `on_unfilled`: is given an empty range at the position of each partition whose log is not filled, after the first look
+        and whenever these are others than before.
+        """
         self.forgotten = forgotten
+        self._isolates = isolates
+        self._settings = settings
+        self._on_unfilled = on_unfilled
+        self._reported: Sequence[UnfinishedRange] | None = None
         self._owner = owner
         self._target = target
         self._job = job
@@ -65,6 +98,7 @@ class LogFilling:
         self._checked: set[SourcePartition] = set()
         self._checked_micro_batch = -1
         self._again_at: float | None = None
+        self._unfilled: dict[SourcePartition, MirrorError] = {}
         self._unclean_at = clock()
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
 
@@ -75,26 +109,51 @@ class LogFilling:
     def fill(self) -> None:
         """Fill up logs that were not looked at yet. Cheap if there is none.
 
-        Raises OutcomeUnknownError, FencedError and OffsetMapConflictError, as `LedgerOwner.positions`.
+        Raises OutcomeUnknownError, FencedError and OffsetMapConflictError, as `LedgerOwner.positions`; without `isolates`
+        also TopicSettingsError, TopicAccessError, TopicGoneError and BatchRefusedError.
         """
         if self._again_at is None:
             if self._owner.micro_batch == self._checked_micro_batch:
                 return
         elif self._clock() < self._again_at:
             return
+        try:
+            self._fill_unchecked()
+        except RetriableError as error:
+            _log.warning("preserved offsets: logs of the target are filled later: %s", error)
+            self._again_at = self._clock() + _AGAIN_S
+
+    def finish(self, wait: Callable[[float], bool]) -> None:
+        """Fill all logs, for the end of a run that has copied everything.
+
+        Logs whose brokers have forgotten the producer are waited for: their time is known, and every run would begin it anew.
+        `wait`: waits for so many seconds; returns whether the run has to end. Raises as `fill` and `on_unfilled`, and
+        RetriableError if the target does not answer.
+        """
+        self._fill_unchecked()
+        forgotten = [error for error in self._unfilled.values() if _is_forgotten(error)]
+        if forgotten:
+            _log.info(
+                "preserved offsets: the run ends once %s filled: %s", counted(len(forgotten), "log is", "logs are"), forgotten[0]
+            )
+        while any(_is_forgotten(error) for error in self._unfilled.values()) and not wait(_AGAIN_S):
+            self._fill_unchecked()
+
+    def _fill_unchecked(self) -> None:
+        """Fill the logs that were not looked at yet, and report those that cannot be filled. Raises RetriableError."""
         micro_batch, self._again_at = self._owner.micro_batch, None
         positions = self._owner.positions()
         new = {source: positions[source] for source in positions.keys() - self._checked}
         preserved = {source: at for source, at in new.items() if self._is_written(source, at)}
-        try:
-            left = self._fill(preserved, self._deadline()) if preserved else set[SourcePartition]()
-        except RetriableError as error:
-            _log.warning("preserved offsets: logs of the target are filled later: %s", error)
-            left = set(preserved)
-        if left:
+        self._unfilled = self._fill(preserved, self._deadline()) if preserved else {}
+        if self._unfilled:
             self._again_at = self._clock() + _AGAIN_S
-        self._checked |= new.keys() - left
+        self._checked |= new.keys() - self._unfilled.keys()
         self._checked_micro_batch = micro_batch
+        unfilled = [_unfilled_range(source, positions[source], error) for source, error in sorted(self._unfilled.items())]
+        if unfilled != self._reported:
+            self._on_unfilled(unfilled)
+            self._reported = unfilled
 
     def _is_written(self, source: SourcePartition, at: Position) -> bool:
         route = self._routes().get(source.topic)
@@ -102,12 +161,18 @@ class LogFilling:
             return False
         return route.target_topic_id == at.target.topic_id  # the log of a former target topic was deleted
 
-    def _fill(self, preserved: _Positions, deadline: Deadline) -> set[SourcePartition]:
-        """Return the partitions whose logs could not be filled. Raises RetriableError."""
+    def _fill(self, preserved: _Positions, deadline: Deadline) -> dict[SourcePartition, MirrorError]:
+        """Return why logs could not be filled. Raises as `_send`."""
         # Up to the last copied record a log reaches anyway: if it does not, it has lost records, which a slot finds out.
         unsure = {source: at for source, at in preserved.items() if at.offset > at.target_end}
         listed = set(listed_partitions(self._target, (at.target.topic_partition for at in unsure.values()), deadline))
-        missing = {source for source, at in unsure.items() if at.target.topic_partition not in listed}
+        missing = {
+            source: RetriableError(
+                error_name(UNKNOWN_TOPIC_OR_PARTITION), f"the target does not list {at.target.topic_partition}"
+            )
+            for source, at in unsure.items()
+            if at.target.topic_partition not in listed
+        }
         unsure = {source: at for source, at in unsure.items() if source not in missing}
         ends = self._offsets(unsure, LATEST_TIMESTAMP, deadline)
         short = {source: at for source, at in unsure.items() if ends[source] < at.offset}
@@ -124,13 +189,16 @@ class LogFilling:
                 "preserved offsets: the log of target %s is not filled: %s", unsure[source].target.topic_partition, error
             )
         self._delete_below_starts({source: at for source, at in unsure.items() if source not in refused}, ends, deadline)
-        return missing | refused.keys()
+        return {**missing, **refused}
 
     def _send(self, short: _Positions, deadline: Deadline) -> dict[SourcePartition, MirrorError]:
-        """Send fillers until the commit interval is over. Return the logs that may not be written to. Raises RetriableError."""
+        """Send fillers until the commit interval is over. Return the logs that may not be written to.
+
+        Raises RetriableError, and errors of single topics that are not isolated.
+        """
         asked, refused = dict(short), dict[SourcePartition, MirrorError]()
         while asked:
-            job = self._job_of(asked)
+            job = self._job_of(asked, deadline)
             targets = {job.routes[source.topic].target_of(source): source for source in asked}
             assert job.guard_times is not None
             logs = TargetLogs(
@@ -145,21 +213,36 @@ class LogFilling:
             )
             try:
                 unwritable = {targets[target]: error for target, error in logs.learn(targets).items()}
-            except (PreservedLogDamagedError, TargetDataLossError) as error:  # the slot that is to write there raises it again
-                damaged = {source for target, source in targets.items() if target.topic_partition == error.topic_partition}
-                refused |= dict.fromkeys(damaged, error)
-                asked = {source: at for source, at in asked.items() if source not in damaged}
-                continue
-            refused |= unwritable
-            self._write(job, logs, [source for source in asked if source not in unwritable], deadline)
-            break
+                self._write(job, logs, [source for source in asked if source not in unwritable], deadline)
+            except MirrorError as error:
+                failed = self._sources_of(error, targets)
+                if not failed:
+                    raise
+                refused |= dict.fromkeys(failed, error)
+                asked = {source: at for source, at in asked.items() if source not in failed}
+            else:
+                return refused | unwritable
         return refused
 
-    def _job_of(self, positions: _Positions) -> KafkaSlotJob:
+    def _sources_of(self, error: MirrorError, targets: Mapping[TargetPartition, SourcePartition]) -> list[SourcePartition]:
+        """Return the partitions without which the others can be filled after an error; nothing if it ends the run."""
+        if isinstance(error, PreservedLogDamagedError | TargetDataLossError):  # the slot that is to write there raises it again
+            return [source for target, source in targets.items() if target.topic_partition == error.topic_partition]
+        if not self._isolates:
+            return []
+        if isinstance(error, TopicSettingsError | TopicAccessError | TopicGoneError):
+            return [source for target, source in targets.items() if target.topic in error.topics]
+        if isinstance(error, BatchRefusedError):
+            return [source for source in targets.values() if source.topic_partition == error.topic_partition]
+        return []
+
+    def _job_of(self, positions: _Positions, deadline: Deadline) -> KafkaSlotJob:
+        routes = dict(self._routes())
         producers = {source: at.shared_producer_id for source, at in positions.items() if at.shared_producer_id is not None}
         return replace(
             self._job,
-            routes=dict(self._routes()),
+            routes=routes,
+            unfit={} if self._settings is None else self._settings.problems(routes, deadline),
             positions={source: at.offset for source, at in positions.items()},
             shared_producers=producers,
             target_ends=target_ends_of(positions.values()),
@@ -205,3 +288,14 @@ class LogFilling:
         keys = {source: at.target.topic_partition for source, at in positions.items()}
         listed = self._target.list_offsets(dict.fromkeys(keys.values(), timestamp), IsolationLevel.READ_UNCOMMITTED, deadline)
         return {source: listed[key].offset for source, key in keys.items()}
+
+
+def _unfilled_range(source: SourcePartition, at: Position, error: MirrorError) -> UnfinishedRange:
+    left = UnfinishedRange.of(source, at.offset, Side.TARGET, error)
+    return replace(
+        left, reason=f"the log of target {at.target.topic_partition} is not filled up to offset {at.offset}: {left.reason}"
+    )
+
+
+def _is_forgotten(error: MirrorError) -> bool:
+    return isinstance(error, RetriableError) and error.error_name == PRODUCER_FORGOTTEN

@@ -85,6 +85,16 @@ def test_a_partition_of_a_changed_topic_that_slots_leave_out_as_well_begins_and_
     assert sources(partitions.on_micro_batch([], {A: 6}, 400).ended) == [A]
 
 
+def test_a_partition_whose_log_is_not_filled_is_on_the_list_until_it_is_beside_other_reasons() -> None:
+    partitions = LeftOutTracker()
+    assert sources(partitions.on_unfilled_logs([unfinished(A), unfinished(B)], 100).began) == [A, B]
+    assert partitions.on_changed_settings([unfinished(A)], 200).began == ()
+    assert sources(partitions.on_unfilled_logs([unfinished(A)], 300).ended) == [B]
+    assert partitions.on_unfilled_logs([], 400).ended == (), "its settings are not back"
+    assert sources(partitions.on_changed_settings([], 500).ended) == [A]
+    assert partitions.by_slots == (), "the planner goes on to plan it"
+
+
 def test_a_query_begins_without_changed_settings_because_its_start_compares_them() -> None:
     partitions = LeftOutTracker()
     partitions.on_changed_settings([unfinished()], 100)

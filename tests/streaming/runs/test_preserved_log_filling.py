@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,11 @@ from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics, TopicIncarnation
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError, TopicAccessError, TopicSettingsError
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.streaming.runs.target_logs import LogFilling
 from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
@@ -26,11 +29,17 @@ from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePar
 P = 77
 TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
 A, B = (SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", partition) for partition in (0, 1))
+OTHER = SourcePartition("more", "srcsrcsrcsrcsrcsrcsrcC", 0)
+FIT = {
+    **dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS)),
+    **target_topic_policy.FORCED_WHERE_PRESERVED,
+}
 TRANSLATED = SourcePartition("payments", "srcsrcsrcsrcsrcsrcsrcB", 0)
 ROUTES = {
     "orders": RoutedTopic(
         target_topic="copy", target_topic_id=route_to("copy").target_topic_id, limits=LIMITS, is_preserved=True
     ),
+    "more": RoutedTopic(target_topic="more", target_topic_id=route_to("more").target_topic_id, limits=LIMITS, is_preserved=True),
     "payments": route_to("payments"),
 }
 
@@ -40,7 +49,8 @@ class Filled:
 
     def __init__(self, folder: Path, target: StrictCluster) -> None:
         self.target = target
-        create_target(target, "copy", 2)
+        create_target(target, "copy", 2, **FIT)
+        create_target(target, "more", 1, **FIT)
         create_target(target, "payments")
         self.owner = LedgerOwner.take_over(
             str(folder),
@@ -53,7 +63,12 @@ class Filled:
         self.owner.settle()
         self.seconds, self.deadline_ms = 0.0, 10_000
         self.cluster = Cluster(client_of(target))
-        self.filling = LogFilling(
+        self.unfilled: list[dict[SourcePartition, str]] = []
+        self.filling = self.new_filling()
+
+    def new_filling(self, *, isolates: bool = False, settings: PreservedSettings | None = None) -> LogFilling:
+        target = self.target
+        return LogFilling(
             self.owner,
             self.cluster,
             KafkaSlotJob(
@@ -64,6 +79,9 @@ class Filled:
             ),
             lambda: ROUTES,
             lambda: Deadline.after_ms(self.deadline_ms, time.monotonic),
+            isolates=isolates,
+            settings=settings,
+            on_unfilled=lambda left: self.unfilled.append({each.source: each.reason for each in left}),
             clock=lambda: self.seconds,
         )  # fmt: skip
 
@@ -79,7 +97,7 @@ class Filled:
             source=source, source_start=start, source_end=end, kind=kind, target=target or ROUTES[source.topic].target_of(source),
             target_start=start if kind is SegmentKind.DATA else None, target_end=end if kind is SegmentKind.DATA else None,
         )  # fmt: skip
-        row = DecidedSegment(segment, None, shared_producer_id=P if source.topic == "orders" else None)
+        row = DecidedSegment(segment, None, shared_producer_id=P if ROUTES[source.topic].is_preserved else None)
         self.owner.next_decision()
         self.owner.decide([row], highest_slot=-1)
         self.owner.settle()
@@ -158,9 +176,82 @@ def test_a_log_that_may_not_be_written_to_now_is_filled_later(filled: Filled, ca
     assert "the log of target copy-0 is not filled: PRODUCER_FORGOTTEN" in caplog.text
     filled.filling.fill()
     assert filled.log(A)[1] == 30
+    ((left,),) = filled.unfilled
+    assert left == A
+    assert "the log of target copy-0 is not filled up to offset 100: " in filled.unfilled[0][A]
     filled.seconds += TIMES.quiet_ms / 1000
     filled.filling.fill()
     assert filled.log(A) == (99, 100)
+    assert filled.unfilled[1:] == [{}]
+
+
+def test_a_run_that_ends_waits_for_a_log_whose_producer_is_forgotten(filled: Filled) -> None:
+    filled.write(A, *range(30))
+    filled.target.log("copy", 0).producers.clear()
+    filled.register(A, 100)
+
+    def wait(seconds: float) -> bool:
+        filled.seconds += seconds
+        return False
+
+    filled.filling.finish(wait)
+    assert filled.log(A) == (99, 100)
+    assert TIMES.quiet_ms / 1000 <= filled.seconds < TIMES.quiet_ms / 1000 + 60
+
+
+def test_a_run_does_not_end_while_the_target_does_not_answer(filled: Filled) -> None:
+    filled.register(A, 100)
+    filled.deadline_ms = 500
+    filled.target.change_always("ListOffsets", error(3))
+    with pytest.raises(RetriableError):
+        filled.filling.finish(lambda _seconds: False)
+    assert filled.unfilled == [], "that is no reason to report its logs"
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_it(filled: Filled) -> None:
+    filled.write(A, *range(30))
+    filled.target.log("copy", 0).producers.clear()
+    filled.register(A, 100)
+    filled.filling.finish(lambda _seconds: True)
+    assert filled.log(A)[1] == 30
+
+
+def _stamp(filled: Filled) -> None:
+    filled.target.log("copy", 0).configs["message.timestamp.type"] = "LogAppendTime"
+
+
+def _forbid(filled: Filled) -> None:
+    filled.target.change_always("Produce", error(29, only=("copy", 0)))
+
+
+@pytest.mark.parametrize(("change", "kind"), [(_stamp, TopicSettingsError), (_forbid, TopicAccessError)])
+def test_a_topic_that_refuses_fillers_ends_the_run_or_is_isolated(
+    filled: Filled, change: Callable[[Filled], None], kind: type[MirrorError]
+) -> None:
+    filled.register(A, 7)
+    filled.register(OTHER, 9)
+    change(filled)
+    with pytest.raises(kind) as raised:
+        filled.filling.fill()
+    isolating = filled.new_filling(isolates=True)
+    isolating.fill()
+    assert filled.log(OTHER) == (8, 9)
+    assert filled.unfilled == [{A: f"the log of target copy-0 is not filled up to offset 7: {raised.value}"}]
+
+
+def test_a_topic_whose_settings_the_start_has_found_unfit_gets_no_filler(filled: Filled) -> None:
+    _stamp(filled)
+    filled.register(A, 7)
+    filled.register(OTHER, 9)
+    settings = PreservedSettings(filled.cluster, lambda: filled.seconds, at_start={"orders": "target topic copy stamps"})
+    filling = filled.new_filling(isolates=True, settings=settings)
+    filling.fill()
+    assert (filled.log(A), filled.log(OTHER)) == ((0, 0), (8, 9))
+    filled.target.log("copy", 0).configs["message.timestamp.type"] = "CreateTime"
+    filled.seconds = 31
+    filling.fill()
+    assert filled.log(A) == (6, 7)
+    assert [[*left] for left in filled.unfilled] == [[A], []]
 
 
 @pytest.mark.slow

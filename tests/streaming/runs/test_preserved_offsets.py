@@ -257,10 +257,15 @@ def test_translated_offsets_that_are_refused_after_a_changed_setting_leave_the_w
     write(source, topic_name, ["a"])
     preserved = conf_of(two_clusters, tmp_path, topic_name)
     catch_up(preserved, spark)
-    set_topic(target, topic_name, {"message.timestamp.type": "LogAppendTime"})
     write_stamped(source, topic_name, [("b", int(time.time() * 1000) - 5_000)])
+    prepare = TargetTopics.prepare
+
+    def prepare_and_change(*arguments: Any, **others: Any) -> None:
+        prepare(*arguments, **others)
+        set_topic(target, topic_name, {"message.timestamp.type": "LogAppendTime"})
+
     with monkeypatch.context() as started:
-        started.setattr(TargetTopics, "_preserving_problems", lambda *_: [])  # as if it was changed after the start
+        started.setattr(TargetTopics, "prepare", prepare_and_change)
         with pytest.raises(TopicSettingsError) as stopped:
             catch_up(preserved, spark)
     assert "topics.offsets" not in str(stopped.value)

@@ -48,6 +48,14 @@ class IdleSettings:
         self._isolated: Mapping[str, str] = {}
         """`_changed`, as it was passed to `isolate`."""
 
+    def begin(self, unfit: Mapping[str, str]) -> None:
+        """Take over what the start has compared, before the first look. Raises as `positions` and `isolate`.
+
+        `unfit`: sentences of topics that it isolates, by source topic.
+        """
+        self._changed, self._suspected = dict(unfit), frozenset(unfit)
+        self._isolate_changed()
+
     def look(self, target: Cluster, not_written: Collection[str], deadline: Deadline, *, is_due: bool) -> None:
         """Compare the settings of topics with a problem and, if `is_due`, of TOPICS_PER_LOOK others.
 
@@ -67,10 +75,7 @@ class IdleSettings:
                 self._compare(target, {source: routes[source] for source in sorted(chosen)}, deadline.sooner(_LOOK_MS))
             except RetriableError as error:
                 _log.info("settings of preserved target topics are compared again later: %s", error)
-        if self._isolate is not None and self._changed != self._isolated:
-            changed = dict(self._changed)
-            self._isolate(self._ranges_of(changed, routes) if changed else ())
-            self._isolated = changed
+        self._isolate_changed()
 
     def require_unchanged(self) -> None:
         """Raise TopicSettingsError if a change was found, unless changed topics are isolated."""
@@ -101,8 +106,15 @@ class IdleSettings:
                 suspected.add(source)
         self._suspected, self._changed = frozenset(suspected), changed
 
-    def _ranges_of(self, changed: Mapping[str, str], routes: Mapping[str, RoutedTopic]) -> list[UnfinishedRange]:
+    def _isolate_changed(self) -> None:
+        if self._isolate is not None and self._changed != self._isolated:
+            changed = dict(self._changed)
+            self._isolate(self._ranges_of(changed) if changed else ())
+            self._isolated = changed
+
+    def _ranges_of(self, changed: Mapping[str, str]) -> list[UnfinishedRange]:
         """Return an empty range at the position of each partition, as a slot would leave it out. Raises as the map."""
+        routes = self._targets.routes
         errors = {
             source: target_topic_policy.changed_error({routes[source].target_topic: text}) for source, text in changed.items()
         }

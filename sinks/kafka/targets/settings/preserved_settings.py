@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import is_incarnation_gone
@@ -30,11 +31,14 @@ _LOOK_MS = 5_000
 class PreservedSettings:
     """Of one query. Its start has compared the settings a moment ago."""
 
-    def __init__(self, target: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, target: Cluster, clock: Callable[[], float] = time.monotonic, *, at_start: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`at_start`: problems that the start has found and isolated, by source topic."""
         self._target, self._clock = target, clock
         self._looked_at = clock()
         self._turns = TopicTurns()
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, str] = dict(at_start)
 
     def problems(self, routes: Mapping[str, RoutedTopic], deadline: Deadline) -> Mapping[str, str]:
         """Return why nothing may be written to a target topic, by source topic; of an earlier look if none is due.
