@@ -32,7 +32,7 @@ from tests.support.preserved_logs import earliest, read_all, write_mixed
 from shallow_mirror.checkpoints import OffsetMap, rows_from_arrow
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, PreservedLogDamagedError, TopicSettingsError
+from shallow_mirror.errors import ConfigError, IncompleteRunError, PreservedLogDamagedError, TopicSettingsError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
@@ -168,12 +168,19 @@ def test_an_idle_topic_whose_setting_was_changed_is_left_out_until_it_is_back_an
     def left_out() -> dict[str, str]:
         return {left.source.topic: left.error_name for left in gather_status(conf).left_out}
 
+    catch_up(conf, spark)
+    set_topic(target, idle, {"cleanup.policy": "compact,delete"})
+    write(source, busy, ["second"])
+    with pytest.raises(IncompleteRunError, match=rf"left out: {idle}-0 \(target topic {idle} has cleanup\.policy=compact,delete"):
+        catch_up(conf, spark)
+    assert has_end(target, busy, 2)
+    set_topic(target, idle, {"cleanup.policy": "delete"})
     with Running(conf, spark) as running:
-        running.wait_for("the first records", lambda: all(read_all(target, topic, "read_uncommitted") for topic in (idle, busy)))
+        running.wait_for("the first plan", lambda: not left_out())
         set_topic(target, idle, {"cleanup.policy": "compact,delete"})
         running.wait_for("what is left out", lambda: left_out() == {idle: "TopicSettingsError"})
-        write(source, busy, ["second"])
-        running.wait_for("the other topic", functools.partial(has_end, target, busy, 2))
+        write(source, busy, ["third"])
+        running.wait_for("the other topic", functools.partial(has_end, target, busy, 3))
         set_topic(target, idle, {"cleanup.policy": "delete"})
         running.wait_for("the topic", lambda: not left_out())
         write(source, idle, ["second"])
