@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,6 +186,32 @@ def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_ch
     settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
     begun, came = [(20, 25, "orders"), (30, 35, "orders")], (35, 50, "__late-writes.orders")
     assert [(made.start, made.end, made.target_topic) for _, made in copies.made] == [*begun, came]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fails_at", [None, 0], ids=["ended", "killed"])
+def test_what_another_command_has_settled_since_it_was_found_is_not_copied_again(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, fails_at: int | None
+) -> None:
+    """The log has grown between both looks: with another end it would be another copy."""
+    grown = replace(FIRST, end=30, record_count=10)
+    others, copies, looks = Copies(fails_at), Copies(), list[LateWrite]()
+
+    def find(files: MigrationFiles, _settings: Any, wave: Any) -> list[LateWrite]:
+        if not looks:
+            looks.append(grown)
+            with monkeypatch.context() as elsewhere, suppress(RetriableError):
+                at_source(elsewhere, FIRST)
+                settle_late_writes(files, Said(), Choice.CARRY, copy=others)
+        return looks
+
+    monkeypatch.setattr(late_settling, "find_late_writes", find)
+    with pytest.raises(ConfigError, match="another command has changed wave all since this one began, and nothing was copied"):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert copies.made == []
+    at_source(monkeypatch, FIRST, replace(grown, start=25, record_count=5))
+    settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert [(made.start, made.end) for _, made in (*others.made, *copies.made)] == [(20, 25), (25, 30)]
 
 
 @pytest.mark.slow

@@ -115,6 +115,13 @@ def _settle(
             _require_newest_tables(copying_mirror(files, files.wave(name), Direction(each["direction"])))
     settled = []
     with owned(files, state, options) as owner:
+        now = state_of(owner.rows(), [each.name for each in files.config.waves])
+        # What was found was late by the former state: another command may have copied it since, in other ranges.
+        if changed := [name for name in chosen if now.waves[name] != state.waves[name]]:
+            raise ConfigError(
+                f"another command has changed {named(f'wave {name}' for name in changed)} since this one began, and nothing was "
+                "copied: the same command looks again"
+            )
         for name, writes in found.items():
             passed = Passed.of(state.waves[name])
             if writes and passed is not None:
@@ -122,11 +129,11 @@ def _settle(
                 detail: dict[str, Any] = {"direction": passed.direction.value, "choice": choice.value, "writes": documents}
                 owner.append(event=SETTLING_LATE, wave=name, detail=detail)
         for name in chosen:
-            now = state_of(owner.rows(), [each.name for each in files.config.waves]).waves[name]
-            for begun in now.settling:
+            wave = state_of(owner.rows(), [each.name for each in files.config.waves]).waves[name]
+            for begun in wave.settling:
                 mirror = copying_mirror(files, files.wave(name), Direction(begun["direction"]))
                 detail = {**begun, "choice": _choice_now(mirror, begun, choice).value}
-                done = _copy(files, now, detail, reports, copy)
+                done = _copy(files, wave, detail, reports, copy)
                 parts = {"copied": [each.document() for each in done.writes], "lost": [each.document() for each in done.lost]}
                 owner.append(event=SETTLED_LATE, wave=name, detail={**detail, **parts})
                 settled.append(done)

@@ -332,8 +332,14 @@ def _is_alive(pid: int) -> bool:
 
 @contextmanager
 def owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
-    """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
+    """Own the migration for the block; its end is recorded unless the process is killed or fenced.
+
+    Raises ConfigError if another conductor has begun since `state` was read, and may be alive.
+    """
     newest = NewestRow(files.mirror, files.config.migration)
+    # The checks in between take up to a minute.
+    if (now := read_state(files).conductor) != state.conductor:
+        require_sole(now, options)
     with owned_log(files.config.table_location, newest, files.fingerprint, options.clock) as owner:
         yield owner
 
