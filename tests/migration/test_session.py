@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,16 @@ from tests.test_migration_file import written
 
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
+from shallow_mirror.checkpoints.rows import ENDED
 from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration import Options, read_state, run_migration, session
+from shallow_mirror.migration import Options, abort, passage as passage_module, read_state, run_migration, session
 from shallow_mirror.migration.newest_row import NewestRow
+from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.state import ABORTED, BEGUN
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +37,7 @@ def _without_notes(monkeypatch: pytest.MonkeyPatch) -> None:
 def taken_over(files: MigrationFiles, pid: int) -> MigrationOwner:
     """Take over the migration as another process of this machine."""
     log = MigrationLog.open(TableStorage(files.config.table_location), "m")
-    return log.take_over(replace(RunIdentity.of_this_process(), pid=pid), files.fingerprint, lambda: 0)
+    return log.take_over(replace(RunIdentity.of_this_process(), pid=pid), files.fingerprint, lambda: int(time.time() * 1000))
 
 
 @pytest.mark.parametrize("takes_over", [False, True])
@@ -52,3 +59,31 @@ def test_a_conductor_that_began_while_a_command_checked_is_fenced_only_if_that_i
     conductor = read_state(files).conductor
     assert conductor is not None
     assert (conductor.epoch, performed) == ((2, ["all"]) if takes_over else (1, []))
+
+
+@pytest.mark.parametrize("is_of_another_migration", [False, True])
+def test_what_a_suspended_conductor_has_handed_over_behind_an_abort_is_taken_back_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_another_migration: bool
+) -> None:
+    def add(config: MirrorConfig, action: ControlAction, topics: Sequence[str]) -> None:
+        """Ask no cluster, as there is none."""
+        Controls.open(config.tables).add(action, topics)
+
+    monkeypatch.setattr(passage_module, "add_noted", add)
+    monkeypatch.setattr(Passage, "listed_topics", lambda _: ("orders",))
+    files = written(tmp_path)
+    suspended = 1 if is_of_another_migration else os.getpid()
+    taken_over(files, os.getpid()).append(event=BEGUN, wave="all", detail={"direction": "move"})
+    elsewhere = taken_over(files, os.getppid())
+    elsewhere.append(event=ABORTED, wave="all")
+    elsewhere.append(event=ENDED)
+    controls = Controls.open(files.mirror.tables)
+    with monkeypatch.context() as suspended_process:
+        suspended_process.setattr(os, "getpid", lambda: suspended)
+        controls.add("hand-over", ["orders"])
+    if is_of_another_migration:
+        with pytest.raises(ConfigError, match="nothing is under way that could be aborted: wave all is at the source"):
+            abort(files, Said())
+    else:
+        assert abort(files, Said()).taken_back == ["orders"]
+    assert controls.read().moving == ({"orders"} if is_of_another_migration else set())

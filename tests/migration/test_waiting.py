@@ -161,5 +161,21 @@ def test_nothing_is_asked_for_that_was_seen_before_another_conductor_took_over(
     assert (asked, "delete that offset" in caplog.text) == ([], False)
 
 
+def test_no_effect_is_repeated_once_another_conductor_has_taken_over() -> None:
+    """It would deny the writers, or hand topics over, behind an abort, which nothing takes back any more."""
+    now_s, tries = [0.0], list[float]()
+    owner, reports = SimpleNamespace(rows=raise_fenced, append=raise_fenced), SimpleNamespace(says=lambda _: None)
+    clock = Clock(monotonic=lambda: now_s[0], sleep=lambda s: now_s.append(now_s.pop() + s), now_ms=lambda: 0)
+    waiting = Waiting("all", *(owner, reports, clock), waits=True)  # type: ignore[arg-type]
+
+    def effect() -> None:
+        tries.append(now_s[0])
+        raise RetriableError("COORDINATOR_NOT_AVAILABLE", "the cluster does not answer")
+
+    with pytest.raises(FencedError):
+        waiting.retried(effect)
+    assert tries == [0.0]
+
+
 def raise_fenced(**_: object) -> None:
     raise FencedError("conductor 2 has taken over")

@@ -47,6 +47,9 @@ from shallow_mirror.sinks.slots import FOLLOW_MS
 from shallow_mirror.types import OffsetRange, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
+SUSPENDED_MS = 3_600_000
+"""So long after the end of an attempt a hand-over of one of its conductors is still one of that attempt."""
+
 
 @dataclass(slots=True)
 class Passage:
@@ -322,15 +325,22 @@ class Passage:
         if wanted:
             self._add_control("hand-over", wanted)
 
-    def handed_over_within(self, attempts: Sequence[tuple[datetime, datetime]]) -> list[str]:
-        """Return the topics that are handed over since one of these attempts, given by begin and end."""
+    def handed_over_within(
+        self, attempts: Sequence[tuple[datetime, datetime]], conductors: Collection[tuple[str, int]]
+    ) -> list[str]:
+        """Return the topics that are handed over since one of these attempts, given by begin and end.
+
+        `conductors`: hosts and pids of theirs. One that was suspended may have asked for it behind the end.
+        """
         state = self.controls()
         since_ms = {**state.requested, **state.handed_over}
+        asked_by = {row.topic: (row.host, row.pid) for row in state.rows if row.action == "hand-over"}
         spans = [(int(begun.timestamp() * 1000), math.ceil(ended.timestamp() * 1000)) for begun, ended in attempts]
+        late_ms = {topic: SUSPENDED_MS if asked_by.get(topic) in conductors else 0 for topic in since_ms}
         return [
             topic
             for topic in self.topics()
-            if topic in since_ms and any(begun <= since_ms[topic] <= ended for begun, ended in spans)
+            if topic in since_ms and any(begun <= since_ms[topic] <= ended + late_ms[topic] for begun, ended in spans)
         ]
 
     def resume(self) -> None:

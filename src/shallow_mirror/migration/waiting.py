@@ -70,7 +70,7 @@ class Waiting:
         self._clock.sleep(pause_s)
 
     def retried(self, effect: Callable[[], T]) -> T:
-        """Call `effect` until clusters and tables answer: it may be called again."""
+        """Call `effect` until clusters and tables answer: it may be called again. Raises FencedError."""
         has_failed = False
         while True:
             try:
@@ -80,6 +80,8 @@ class Waiting:
                     _log.warning("waiting: %s", error)
                 has_failed = True
                 self.for_progress(_ANSWERS, str(error), RETRY_S)
+                with suppress(RetriableError, OutcomeUnknownError):
+                    self._owner.rows()  # another conductor may have taken over, and aborted what the effect is part of
                 continue
             if has_failed:
                 del self._open[_ANSWERS]
