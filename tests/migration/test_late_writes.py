@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.fakes.strict_broker import StrictCluster
+from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror import cli
@@ -19,7 +20,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import connectivity
 from shallow_mirror.checkpoints.ledger import RunIdentity
-from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
@@ -37,6 +38,7 @@ from shallow_mirror.migration.late_writes import (
     settled_writes,
 )
 from shallow_mirror.migration.newest_row import NewestRow
+from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.state import BEGUN, DONE, SETTLED_LATE
 from shallow_mirror.migration.steps import Direction, Step
@@ -406,6 +408,103 @@ def test_a_wave_that_the_file_does_not_have_is_refused_and_those_that_it_has_are
     former = replace(state, waves={**state.waves, "former": replace(state.waves["all"], name="former")})
     with pytest.raises(ConfigError, match="former is under way or has moved, and is not in the migration file any more"):
         require_wave(files, former, "former")
+
+
+@dataclass
+class LeftTopic:
+    """The topic `orders` at east, with a record that its reverse mirror has copied there behind the point of no return."""
+
+    files: MigrationFiles
+    folder: Path
+
+    def owner(self) -> MigrationOwner:
+        log = MigrationLog.open(TableStorage(self.files.config.table_location), "m")
+        return log.take_over(RunIdentity.of_this_process(), self.files.fingerprint, lambda: 0)
+
+    def loaded(self, **reverse: str) -> MigrationFiles:
+        """Return the files with another `reverse` of the wave; none: it is left out."""
+        document = yaml.safe_load((self.folder / "migration.yaml").read_text(encoding="utf-8"))
+        del document["waves"][0]["reverse"]
+        document["waves"][0].update(reverse)
+        (self.folder / "changed.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+        return MigrationFiles(MigrationConfig.load(self.folder / "changed.yaml"))
+
+    def late_writes(self, files: MigrationFiles) -> LateWrites:
+        return session.read_late_writes(files, read_state(files))["all"]
+
+
+@pytest.fixture
+def left_topic(tmp_path: Path) -> Iterator[LeftTopic]:
+    with StrictCluster(cluster_id="east-id") as east, StrictCluster(cluster_id="west-id") as west:
+        for cluster in (east, west):
+            cluster.create_topic("orders", 1)
+        east.seed(("orders", 0), batch(0, 1), batch(1, 1))
+        for name, source, target in (("mirror", east, west), ("reverse", west, east), ("other", west, east)):
+            topic = "orders" if name != "other" else "others"
+            document = runs.document(source.bootstrap, target.bootstrap, [topic], tables=name)
+            document["mirror"] = name
+            document["source"]["alias"], document["target"]["alias"] = (("east", "west"), ("west", "east"))[name != "mirror"]
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+        wave = {"name": "all", "topics": ["orders"], "reverse": "reverse.yaml"}
+        migration = {"migration": "m", "mirror": "mirror.yaml", "waves": [wave], "tables": "migration"}
+        (tmp_path / "migration.yaml").write_text(yaml.safe_dump(migration), encoding="utf-8")
+        files = MigrationFiles(MigrationConfig.load(tmp_path / "migration.yaml"))
+        left = LeftTopic(files, tmp_path)
+        owner = left.owner()
+        owner.append(event=BEGUN, wave="all", detail={"direction": "move"})
+        ends = {"origin_ends": {"orders": {"0": 1}}, "other_ends": {"orders": {"0": 0}}}
+        owner.append(event=DONE, wave="all", step=Step.POINT_OF_NO_RETURN.value, detail={**ends, "writers_stopped_s": 1.0})
+        for mirror in (files.mirror, files.reverses["all"]):
+            register_positions(mirror, {ORDERS: 0}, {})
+        owner.append(event=DONE, wave="all", step=Step.PREPARE_REVERSE.value, detail={})
+        yield left
+
+
+@pytest.mark.slow
+def test_copies_of_a_reverse_mirror_that_the_file_does_not_name_any_more_are_no_late_writes(left_topic: LeftTopic) -> None:
+    """They would be carried to where they come from."""
+    (written,) = left_topic.late_writes(left_topic.files).writes
+    assert (written.start, written.record_count) == (1, 1), "no row of the reverse mirror's map has it"
+    changed = left_topic.loaded()
+    late = left_topic.late_writes(changed)
+    assert late.writes == ()
+    assert late.problem == (
+        "waves: all: has moved with a reverse mirror, and the migration file names none any more: without its map nothing tells "
+        "late writes from its copies. Undo that change"
+    )
+    with pytest.raises(ConfigError, match="names none any more"):
+        settle_late_writes(changed, Said(), Choice.CARRY, copy=Copies())
+
+
+@pytest.mark.slow
+def test_copies_of_a_reverse_mirror_are_no_late_writes_where_the_file_names_another_one(left_topic: LeftTopic) -> None:
+    changed = left_topic.loaded(reverse="other.yaml")
+    with pytest.raises(OlderTablesError, match="has registered the positions of mirror other in them"):
+        settle_late_writes(changed, Said(), Choice.CARRY, copy=Copies())
+    other = TopicPartition("others", 0)
+    register_positions(changed.reverses["all"], {other: 0}, {})
+    with pytest.raises(ConfigError, match=r"mirror other is not the reverse mirror .*: its map does not have orders\. Undo that"):
+        settle_late_writes(changed, Said(), Choice.CARRY, copy=Copies())
+
+
+@pytest.mark.slow
+def test_a_wave_that_was_rolled_back_has_a_status_without_its_reverse_mirror(
+    left_topic: LeftTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = left_topic.owner()
+    owner.append(event=DONE, wave="all", step=Step.REPORT.value)
+    owner.append(event=BEGUN, wave="all", detail={"direction": "rollback"})
+    changed = left_topic.loaded()
+    with pytest.raises(ConfigError, match="names none any more"):
+        session.abort(changed, Said())
+    owner = left_topic.owner()
+    ends = {"origin_ends": {"orders": {"0": 0}}, "other_ends": {"orders": {"0": 2}}}
+    owner.append(event=DONE, wave="all", step=Step.POINT_OF_NO_RETURN.value, detail={**ends, "writers_stopped_s": 1.0})
+    owner.append(event=DONE, wave="all", step=Step.REPORT.value)
+    assert not view.show_state(read_state(changed), changed, as_json=False)
+    printed_lines = capsys.readouterr().out.splitlines()
+    assert "wave all: rolled back, attempt 2" in printed_lines
+    assert any(line.startswith("  late writes: unknown: waves: all: has moved with a reverse mirror") for line in printed_lines)
 
 
 @pytest.mark.parametrize(

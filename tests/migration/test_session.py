@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from tests.migration.test_late_writes import Said
 from tests.test_migration_file import written
 
+from shallow_mirror import cli
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
@@ -21,10 +22,20 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration import Options, abort, passage as passage_module, read_state, run_migration, session
+from shallow_mirror.migration import (
+    Options,
+    abort,
+    passage as passage_module,
+    read_state,
+    roll_back,
+    run_migration,
+    session,
+    view,
+)
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.state import ABORTED, BEGUN
+from shallow_mirror.migration.state import ABORTED, BEGUN, DONE
+from shallow_mirror.migration.steps import Step
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +98,42 @@ def test_what_a_suspended_conductor_has_handed_over_behind_an_abort_is_taken_bac
     else:
         assert abort(files, Said()).taken_back == ["orders"]
     assert controls.read().moving == ({"orders"} if is_of_another_migration else set())
+
+
+@pytest.mark.parametrize("command", [run_migration, roll_back])
+@pytest.mark.parametrize("direction", ["move", "rollback"])
+def test_no_wave_begins_while_one_is_under_way_that_the_file_has_under_another_name(
+    tmp_path: Path, command: Callable[..., Any], direction: str
+) -> None:
+    files = written(tmp_path)
+    owner = taken_over(files, os.getpid())
+    owner.append(event=BEGUN, wave="former", detail={"direction": direction})
+    owner.append(event=ENDED)
+    rows = len(owner.rows())
+    with pytest.raises(ConfigError, match="waves: former is under way or has moved, and is not in the migration file any more"):
+        command(files, Said())
+    assert len(owner.rows()) == rows
+
+
+def test_late_writes_of_a_wave_that_the_file_does_not_have_any_more_are_not_said_to_be_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = written(tmp_path)
+    owner = taken_over(files, os.getpid())
+    owner.append(event=BEGUN, wave="former", detail={"direction": "move"})
+    ends = {"origin_ends": {"orders": {"0": 20}}, "writers_stopped_s": 1.0}
+    owner.append(event=DONE, wave="former", step=Step.POINT_OF_NO_RETURN.value, detail=ends)
+    owner.append(event=ENDED)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["migrate", "late-writes", files.config.path])
+    unknown = (
+        "former: unknown: waves: former is under way or has moved, and is not in the migration file any more: undo that change\n"
+    )
+    assert (ended.value.code, capsys.readouterr().out) == (1, unknown)
+    assert f"late writes: {unknown.removeprefix('former: ')}" in shown(files, capsys)
+
+
+def shown(files: MigrationFiles, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `migrate status` prints."""
+    view.show_state(read_state(files), files, as_json=False)
+    return capsys.readouterr().out

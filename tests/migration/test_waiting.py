@@ -166,7 +166,7 @@ def test_no_effect_is_repeated_once_another_conductor_has_taken_over() -> None:
     now_s, tries = [0.0], list[float]()
     owner, reports = SimpleNamespace(rows=raise_fenced, append=raise_fenced), SimpleNamespace(says=lambda _: None)
     clock = Clock(monotonic=lambda: now_s[0], sleep=lambda s: now_s.append(now_s.pop() + s), now_ms=lambda: 0)
-    waiting = Waiting("all", *(owner, reports, clock), waits=True)  # type: ignore[arg-type]
+    waiting = Waiting("all", *(owner, reports, clock), waits=True)
 
     def effect() -> None:
         tries.append(now_s[0])

@@ -22,9 +22,9 @@ from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
-from shallow_mirror.errors import OlderTablesError
+from shallow_mirror.errors import ConfigError, OlderTablesError
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import from_document
+from shallow_mirror.migration.observations import from_document, named
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.topic_ids import created_again, source_ids
@@ -98,8 +98,19 @@ class Passed:
 
 
 def copying_mirror(files: MigrationFiles, wave: WaveSettings, direction: Direction) -> MirrorConfig:
-    """Return the mirror that copied in a direction, from the cluster that was left."""
-    return files.mirror if direction is Direction.MOVE else files.reverses[wave.name]
+    """Return the mirror that copied in a direction, from the cluster that was left. Raises ConfigError."""
+    return files.mirror if direction is Direction.MOVE else _reverse_of(files, wave)
+
+
+def _reverse_of(files: MigrationFiles, wave: WaveSettings) -> MirrorConfig:
+    """Raise ConfigError if the file does not name the reverse mirror of a wave any more that has moved with one."""
+    reverse = files.reverses.get(wave.name)
+    if reverse is None:
+        raise ConfigError(
+            f"waves: {wave.name}: has moved with a reverse mirror, and the migration file names none any more: without its map "
+            "nothing tells late writes from its copies. Undo that change"
+        )
+    return reverse
 
 
 def settled_writes(wave: WaveState, direction: Direction) -> list[LateWrite]:
@@ -162,8 +173,9 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in longer.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
-    if reverse is not None and ranges and _is_registered(wave):
-        _require_map(reverse)
+    if passed.direction is Direction.MOVE and ranges and (registered := _registered_topics(wave)):
+        reverse = _reverse_of(files, settings)
+        _require_map(reverse, registered)
     copies = {} if reverse is None or not ranges else copies_of(reverse, ids)
     settled: dict[TopicPartition, list[Copied]] = {}
     for write in settled_writes(wave, passed.direction):
@@ -199,17 +211,26 @@ def _appeared(mirror: MirrorConfig, wave: WaveSettings, passed: Passed, ids: Map
     }
 
 
-def _is_registered(wave: WaveState) -> bool:
-    return "skipped" not in wave.move.get(Step.PREPARE_REVERSE, {"skipped": "not done"})
+def _registered_topics(wave: WaveState) -> frozenset[str]:
+    """Return the topics of which a reverse mirror got its positions; none: the wave has moved without one, or not yet so far."""
+    prepared = wave.move.get(Step.PREPARE_REVERSE, {"skipped": "not done"})
+    if "skipped" in prepared:
+        return frozenset()
+    return frozenset(wave.move[Step.POINT_OF_NO_RETURN]["other_ends"]).difference(prepared.get("gone", ()))
 
 
-def _require_map(reverse: MirrorConfig) -> None:
-    """Raise OlderTablesError if there is none: everything that the reverse mirror has copied would be called a late write."""
+def _require_map(reverse: MirrorConfig, topics: frozenset[str]) -> None:
+    """Raise an error unless there is a map with `topics`: what the reverse mirror has copied would be called a late write."""
     if TableStorage(reverse.table_location).offset_map.snapshot() is None:
         raise OlderTablesError(
             "none",
             f"the migration has registered the positions of mirror {reverse.mirror} in them",
             if_lost="if they are lost, nothing tells late writes from the copies of this mirror: compare the topics yourself",
+        )
+    if lacking := sorted(topics - source_ids(reverse).keys()):
+        raise ConfigError(
+            f"mirror {reverse.mirror} is not the reverse mirror with which the wave has moved: its map does not have "
+            f"{named(lacking)}. Undo that change of the file"
         )
 
 

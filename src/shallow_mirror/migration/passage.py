@@ -29,7 +29,7 @@ from shallow_mirror.groups.sync_once import REQUEST_S, sync_groups
 from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import require_map_of_move, return_groups
-from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
+from shallow_mirror.migration.late_writes import LateWrite, copying_mirror, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
@@ -86,8 +86,8 @@ class Passage:
 
     @property
     def mirror(self) -> MirrorConfig:
-        """Return the mirror that copies in this direction."""
-        return self.files.mirror if self.direction is Direction.MOVE else self.files.reverses[self.wave.name]
+        """Return the mirror that copies in this direction. Raises ConfigError if the file does not name it any more."""
+        return copying_mirror(self.files, self.wave, self.direction)
 
     @property
     def reverse(self) -> MirrorConfig | None:

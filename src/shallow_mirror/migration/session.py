@@ -18,7 +18,7 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock, Reports
-from shallow_mirror.migration.late_writes import LateWrite, find_late_writes, settled_writes
+from shallow_mirror.migration.late_writes import LateWrite, Passed, find_late_writes, settled_writes
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.observations import from_document
@@ -108,16 +108,19 @@ class LateWrites:
 
 
 def read_late_writes(files: MigrationFiles, state: MigrationState) -> dict[str, LateWrites]:
-    """Return the late writes of each wave of the file that are not settled, by asking the clusters."""
-    found = {}
-    for wave in files.config.waves:
+    """Return the late writes of each wave that are not settled, by asking the clusters."""
+    found = dict[str, LateWrites]()
+    for name, of_wave in state.waves.items():
+        if Passed.of(of_wave) is None:
+            found[name] = LateWrites()
+            continue
         try:
+            wave = files.wave(name)
             # First: what commits in between is found below.
-            is_open = find_open_transactions(files, wave, state.waves[wave.name])
-            writes = find_late_writes(files, wave, state.waves[wave.name])
-            found[wave.name] = LateWrites(writes=writes, open_transactions=is_open)
+            is_open = find_open_transactions(files, wave, of_wave)
+            found[name] = LateWrites(writes=find_late_writes(files, wave, of_wave), open_transactions=is_open)
         except MirrorError as error:
-            found[wave.name] = LateWrites(problem=str(error))
+            found[name] = LateWrites(problem=str(error))
     return found
 
 
@@ -129,6 +132,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
     """
     options.require_hooks(files.config.hooks)
     state = read_newest_state(files)
+    _require_named(files, state)
     returning = next((wave for wave in state.waves.values() if wave.phase is Phase.RETURNING), None)
     if returning is not None:
         raise ConfigError(f"wave {returning.name} is rolling back: finish that with `shallow-mirror migrate rollback FILE`")
@@ -157,6 +161,7 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
     """Bring the waves that have moved back, the last one first; only `wave` if it is given. Raises as `run_migration`."""
     options.require_hooks(files.config.hooks)
     state = read_newest_state(files)
+    _require_named(files, state)
     moving = state.under_way
     if moving is not None and moving.phase is Phase.MOVING:
         raise ConfigError(
@@ -232,6 +237,12 @@ def _kept_hand_overs(files: MigrationFiles, state: MigrationState, options: Opti
                 if topics := passage.handed_over_within(attempts, conductors):
                     kept[wave.name] = topics
     return kept
+
+
+def _require_named(files: MigrationFiles, state: MigrationState) -> None:
+    """Raise ConfigError if the file does not have the wave under way: under another name its topics would move once more."""
+    if state.under_way is not None:
+        files.wave(state.under_way.name)
 
 
 def _next_direction(wave: WaveState) -> Direction:

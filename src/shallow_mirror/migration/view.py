@@ -17,7 +17,6 @@ from shallow_mirror.migration.late_writes import (
     LateWrite,
     Passed,
     copied_late_writes,
-    copying_mirror,
     gaps_of,
     lost_late_writes,
 )
@@ -153,7 +152,7 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
         lines = []
         for done in state.waves[name].late_writes:
             lines += [f"{write}: {_SETTLED[done['choice']]}" for write in copied_late_writes(done)]
-            lines += [lost_sentence(write, _left_alias(files, name, done)) for write in lost_late_writes(done)]
+            lines += [lost_sentence(write, _left_alias(files, done)) for write in lost_late_writes(done)]
         command = late_writes_command(files.config, name)
         begun = {LateWrite.of(write): done["choice"] for done in state.waves[name].settling for write in done["writes"]}
         lines += [
@@ -199,9 +198,9 @@ def _not_known(late: LateWrites) -> list[str]:
     return is_open if late.problem is None else [*is_open, f"unknown: {late.problem}"]
 
 
-def _left_alias(files: MigrationFiles, wave: str, settled: Mapping[str, Any]) -> str:
+def _left_alias(files: MigrationFiles, settled: Mapping[str, Any]) -> str:
     """Return the alias of the cluster that was left, of an event of settled late writes."""
-    return copying_mirror(files, files.wave(wave), Direction(settled["direction"])).source.alias
+    return files.mirror.source.alias if settled["direction"] == Direction.MOVE else files.mirror.target.alias
 
 
 def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
