@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,14 +13,17 @@ from typing import Any
 import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
+from tests.migration.fake_effects import KilledError
 from tests.preflight.conftest import OPEN
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import Operation
 from shallow_mirror.broker.cluster import topic_presence
+from shallow_mirror.checkpoints.logs.runs import RunHistory
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.migration.passage import run_of
 from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.reverse_mirror import register_positions, reverse_positions
 from shallow_mirror.migration.steps import Direction
@@ -137,6 +141,30 @@ def test_a_topic_that_its_broker_does_not_show_has_to_be_looked_for_again(move: 
     move.west.alter_responses("Metadata", forbid)
     with pytest.raises(RetriableError, match="TOPIC_AUTHORIZATION_FAILED: topic hidden of source cluster west"):
         register_positions(move.reverse(), {TopicPartition("orders", 0): 0, TopicPartition("hidden", 0): 0}, {})
+
+
+@pytest.mark.slow
+def test_a_registration_that_was_killed_is_no_run_of_the_mirror_for_a_conductor_on_another_host(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a process of another host is alive is not known: the conductor would not ask anybody to start the mirror."""
+    move.topic()
+    starts = {TopicPartition("orders", 0): 0}
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as killed:
+        killed.setattr(RunHistory, "run_ended", kill)
+        killed.setattr(socket, "gethostname", lambda: "host-1")
+        with pytest.raises(KilledError):
+            register_positions(move.reverse(), starts, {})
+    assert reverse_positions(move.reverse()) == starts
+    register_positions(move.reverse(), starts, {})
+    assert run_of(move.reverse(), since_registration=True) is None
+    before = run_of(move.reverse())
+    register_positions(move.reverse(), starts, {})
+    assert run_of(move.reverse()) == before, "a mirror that runs by now is not fenced"
 
 
 def test_tables_that_cannot_be_created_are_in_the_way(move: Move) -> None:

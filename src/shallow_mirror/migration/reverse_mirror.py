@@ -50,7 +50,7 @@ def register_positions(
 ) -> frozenset[str]:
     """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
 
-    Takes over its map for that, unless all of them are there. `moved_ids`: of the topics in which these are offsets, by name.
+    Takes over its map for that, unless all of it is done. `moved_ids`: of the topics in which these are offsets, by name.
     Return the topics that its source does not have any more, and that got no position: of one that is created again, everything
     is copied.
 
@@ -68,9 +68,11 @@ def register_positions(
             f"reverse mirror {config.mirror}: its position in {name} is {present[name]:,}, but it has to begin at "
             f"{starts[name]:,}: it has run before the move. Give it another mirror id and other tables"
         )
-    gone = frozenset[str]() if present.keys() >= starts.keys() else _register(config, starts, moved_ids)
     controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
-    if new := [topic for topic in topics if topic not in controls.read().received]:
+    new = [topic for topic in topics if topic not in controls.read().received]
+    # One that was killed in front of its last row is the last run of the map, and would pass for the mirror: it is repeated.
+    gone = frozenset[str]() if present.keys() >= starts.keys() and not new else _register(config, starts, moved_ids)
+    if new:
         controls.add("receive", new)
     return gone
 
