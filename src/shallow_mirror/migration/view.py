@@ -137,7 +137,7 @@ def _denied_lines(wave: WaveState) -> Iterator[str]:
             continue
         if direction is wave.direction and wave.can_abort:
             end = "`migrate abort` deletes them"
-        elif direction is Direction.MOVE:
+        elif direction is Direction.MOVE and "skipped" not in wave.move.get(Step.PREPARE_REVERSE, {}):
             end = "a rollback deletes them"
         else:
             end = "no command deletes them, `kafka-acls.sh --remove` does"
