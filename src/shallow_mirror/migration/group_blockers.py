@@ -80,6 +80,19 @@ def spanning_problems(
     return problems
 
 
+def elsewhere_problems(topics_of: Mapping[str, set[str]], moved: Collection[str], origin: str, other: str) -> list[str]:
+    """Return the groups that have begun to read topics which other waves have `moved`. `topics_of`: by group."""
+    problems = []
+    for group, topics in sorted(topics_of.items()):
+        if others := sorted(topics.intersection(moved)):
+            problems.append(
+                f"group {group} reads {named(others)} at {origin} as well, which another wave has moved: its offsets there would "
+                f"be wrong at {other}. Delete them at {origin} (kafka-consumer-groups.sh --delete-offsets), and set them at "
+                f"{other} yourself once these topics are back"
+            )
+    return problems
+
+
 def _is_beyond(partition: GroupPartition, ends: Mapping[TopicPartition, int]) -> bool:
     end = ends.get(partition.topic_partition)
     return end is not None and partition.offset is not None and partition.offset > end

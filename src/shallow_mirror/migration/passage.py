@@ -127,6 +127,11 @@ class Passage:
         """Of a rollback: return the moved topics that stay where the wave is, or were deleted there."""
         return self.moved_topics.difference(self.topics())
 
+    def moved_with_others(self) -> frozenset[str]:
+        """Of a rollback: return the topics that other waves have moved. Where a group continues there, this wave cannot know."""
+        moved = frozenset[str]() if self.direction is Direction.MOVE else self._controls(self.files.mirror).read().moving
+        return frozenset(topic for topic in moved if not self.wave.has_topic(topic))
+
     def replaced_topics(self) -> frozenset[str]:
         """Of a rollback: return the topics that were deleted since the move, and created again."""
         return created_again(self.topic_ids(), copied_ids(self.files.mirror)).intersection(self.topics())
@@ -269,7 +274,7 @@ class Passage:
                 self.mirror,
                 self.boundary,
                 pattern,
-                left=self.left_topics(),
+                left=self.left_topics() | self.moved_with_others(),
                 are_ends_final=self._are_ends_final(),
                 is_applied=is_applied,
                 transactional_id=self.commit_id,

@@ -41,7 +41,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, FencedError, OlderTablesError, RetriableError
 from shallow_mirror.groups.report import GroupsReport, Step as GroupStep
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.migration import late_settling, newest_row, passage, point_of_no_return, read_late_writes, view
+from shallow_mirror.migration import Phase, late_settling, newest_row, passage, point_of_no_return, read_late_writes, view
 from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.late_writes import LateWrite, lost_late_writes
 from shallow_mirror.migration.newest_row import NewestRow
@@ -758,6 +758,25 @@ def test_a_group_that_has_members_and_no_offset_is_named(performed: Performed) -
     done = performed(Conduct("run"))
     assert done.finding is None
     assert any("waves: ab: groups: ga has no group with committed offsets at east" in event for event in done.events)
+
+
+def test_a_group_that_has_begun_to_read_a_topic_of_another_wave_gets_no_offset_of_the_move_there(tmp_path: Path) -> None:
+    with moved_world(tmp_path / "world", replace(SETTING, waves=("a", "b"))) as world:
+        commands = Commands(world)
+        world.let(20)
+        world.application.stop_consumers(world.application.sites[0])
+        west, east = (world.clusters[side] for side in ("west", "east"))
+        west.commit_group("ga", "b", 0, west.bounds("b", 0)[1])
+        error = commands.perform("rollback")
+        assert isinstance(error, ConfigError)
+        assert error.problems == (
+            "group ga reads b at west as well, which another wave has moved: its offsets there would be wrong at east. Delete "
+            "them at west (kafka-consumer-groups.sh --delete-offsets), and set them at east yourself once these topics are back",
+        )
+        del west.state.groups.offsets["ga", ("b", 0)]
+        assert commands.perform("rollback") is None
+        assert world.state().waves["a"].phase is world.state().waves["b"].phase is Phase.RETURNED
+        assert ("ga", ("b", 0)) not in east.state.groups.offsets
 
 
 def test_a_partition_in_which_nothing_but_an_aborted_transaction_was_written_can_move(tmp_path: Path) -> None:
