@@ -93,6 +93,8 @@ def test_archives_and_restores_are_flows_and_other_files_are_passed_over(tmp_pat
     (tmp_path / "archive.yaml").write_text(json.dumps(archive), encoding="utf-8")
     (tmp_path / "restore.yml").write_text(json.dumps(restore), encoding="utf-8")
     (tmp_path / "other.yaml").write_text("groups: []", encoding="utf-8")
+    for kind in ("migration", "failover"):
+        (tmp_path / f"{kind}.yaml").write_text(json.dumps({kind: "m", "mirror": "mirror.yaml", "tables": "t"}), encoding="utf-8")
     document = read_topology(tmp_path).document()
     assert [(flow["kind"], flow["source"], flow["target"]) for flow in document["flows"]] == [
         ("archive", "a", "kept"),

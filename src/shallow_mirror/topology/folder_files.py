@@ -26,6 +26,8 @@ _KINDS: Mapping[str, type[MirrorConfig] | type[ArchiveConfig] | type[RestoreConf
     "archive": ArchiveConfig,
 }
 """By the key that names the flow; a restore file also has the key `archive`."""
+_CONDUCTED = frozenset({"migration", "failover"})
+"""Keys of files that name mirror files, with the key `mirror` as well."""
 _TIMEOUT_MS = 30_000.0
 
 
@@ -69,7 +71,8 @@ def _read_folder(folder: Path) -> list[tuple[str, Config]]:
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         try:
             document = read_yaml(path, "file")
-            kind = next((kind for kind in _KINDS if isinstance(document, Mapping) and kind in document), None)
+            keys = document.keys() if isinstance(document, Mapping) else ()
+            kind = next((kind for kind in _KINDS if kind in keys and _CONDUCTED.isdisjoint(keys)), None)
             if kind is not None:
                 configs.append((path.name, _KINDS[kind].from_document(document, folder=path.resolve().parent)))
         except ConfigError as error:
