@@ -173,7 +173,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         ranges = _existing(cluster, {name: OffsetRange(left.get(name, 0), end) for name, end in longer.items()})
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
-    if passed.direction is Direction.MOVE and ranges and (registered := _registered_topics(wave)):
+    if passed.direction is Direction.MOVE and ranges and (registered := _registered_topics(wave)) is not None:
         reverse = _reverse_of(files, settings)
         _require_map(reverse, registered)
     copies = {} if reverse is None or not ranges else copies_of(reverse, ids)
@@ -211,26 +211,26 @@ def _appeared(mirror: MirrorConfig, wave: WaveSettings, passed: Passed, ids: Map
     }
 
 
-def _registered_topics(wave: WaveState) -> frozenset[str]:
-    """Return the topics of which a reverse mirror got its positions; none: the wave has moved without one, or not yet so far."""
+def _registered_topics(wave: WaveState) -> frozenset[str] | None:
+    """Return the topics of which a reverse mirror got its positions; None: the wave has moved without one, or not yet so far."""
     prepared = wave.move.get(Step.PREPARE_REVERSE, {"skipped": "not done"})
     if "skipped" in prepared:
-        return frozenset()
+        return None
     return frozenset(wave.move[Step.POINT_OF_NO_RETURN]["other_ends"]).difference(prepared.get("gone", ()))
 
 
 def _require_map(reverse: MirrorConfig, topics: frozenset[str]) -> None:
-    """Raise an error unless there is a map with `topics`: what the reverse mirror has copied would be called a late write."""
+    """Raise an error unless there is a map of `topics`: what the reverse mirror has copied would be called a late write."""
     if TableStorage(reverse.table_location).offset_map.snapshot() is None:
         raise OlderTablesError(
             "none",
             f"the migration has registered the positions of mirror {reverse.mirror} in them",
             if_lost="if they are lost, nothing tells late writes from the copies of this mirror: compare the topics yourself",
         )
-    if lacking := sorted(topics - source_ids(reverse).keys()):
+    if topics and topics.isdisjoint(source_ids(reverse)):
         raise ConfigError(
             f"mirror {reverse.mirror} is not the reverse mirror with which the wave has moved: its map does not have "
-            f"{named(lacking)}. Undo that change of the file"
+            f"{named(sorted(topics))}. Undo that change of the file"
         )
 
 
