@@ -265,6 +265,28 @@ def test_what_was_carried_to_a_topic_that_was_deleted_since_goes_into_quarantine
 
 
 @pytest.mark.slow
+def test_what_was_carried_to_other_topics_than_the_one_that_was_deleted_since_does_not_go_into_quarantine_as_well(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
+) -> None:
+    other = replace(SECOND, topic_partition=TopicPartition("payments", 0))
+    at_source(monkeypatch, FIRST, other)
+    carried = Copies(fails_at=1)
+    with pytest.raises(RetriableError):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=carried)
+    deleted.add("payments")
+    copies = Copies()
+    (settled,) = settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
+    targets = ["orders", f"{QUARANTINE_PREFIX}payments"]
+    assert [made.target_topic for _, made in copies.made] == list(settled.topics) == targets
+    assert carried.made[0] == copies.made[0], "the same copy, which is continued"
+    state = read_state(files)
+    (lines,) = view.late_lines(files, state, {"all": LateWrites()}).values()
+    assert lines == [f"{FIRST}: carried to the other cluster", f"{other}: copied to topics of their own"]
+    (wave,) = view.state_document(state, "m")["waves"]
+    assert [each["choice"] for each in wave["settled_late_writes"]] == ["carry", "quarantine"]
+
+
+@pytest.mark.slow
 def test_what_is_gone_by_the_time_a_killed_command_is_continued_does_not_hold_up_the_rest(
     files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, deleted: set[str]
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +132,10 @@ def _settle(
             wave = state_of(owner.rows(), [each.name for each in files.config.waves]).waves[name]
             for begun in wave.settling:
                 mirror = copying_mirror(files, files.wave(name), Direction(begun["direction"]))
-                detail = {**begun, "choice": _choice_now(mirror, begun, choice).value}
-                done = _copy(files, wave, detail, reports, copy)
+                choices = _choices_now(mirror, begun, choice)
+                done = _copy(files, wave, begun, choices, reports, copy)
                 parts = {"copied": [each.document() for each in done.writes], "lost": [each.document() for each in done.lost]}
-                owner.append(event=SETTLED_LATE, wave=name, detail={**detail, **parts})
+                owner.append(event=SETTLED_LATE, wave=name, detail={**begun, **_choices_document(choices), **parts})
                 settled.append(done)
     return settled
 
@@ -188,17 +188,32 @@ def _require_topics(mirror: MirrorConfig, targets: Collection[str]) -> None:
         )
 
 
-def _choice_now(mirror: MirrorConfig, begun: Any, choice: Choice) -> Choice:
-    """Return how to continue: as it was begun, unless a topic was deleted with what was carried to it."""
-    chosen = Choice(begun["choice"])
+def _choices_now(mirror: MirrorConfig, begun: Any, choice: Choice) -> dict[str, Choice]:
+    """Return how to continue, by topic: as it was begun, unless the topic was deleted with what was carried to it."""
+    chosen, topics = Choice(begun["choice"]), {write["topic"] for write in begun["writes"]}
+    gone: Collection[str] = ()
     if chosen is Choice.CARRY:
-        targets = {_target(mirror, write["topic"], chosen) for write in begun["writes"]}
+        targets = {_target(mirror, topic, chosen) for topic in topics}
         if choice is Choice.CARRY:
             _require_topics(mirror, targets)
         else:
             with closing(Cluster(mirror.target.client)) as cluster:
-                chosen = choice if absent_topics(cluster, targets, request_deadline()) else chosen
-    return chosen
+                gone = absent_topics(cluster, targets, request_deadline())
+    return {topic: choice if _target(mirror, topic, chosen) in gone else chosen for topic in topics}
+
+
+def _choices_document(choices: Mapping[str, Choice]) -> dict[str, Any]:
+    """Return the choice for the table, and with `carry` the topics that went into quarantine all the same."""
+    if len(chosen := set(choices.values())) == 1:
+        return {"choice": chosen.pop().value}
+    kept = sorted(topic for topic, choice in choices.items() if choice is Choice.QUARANTINE)
+    return {"choice": Choice.CARRY.value, "quarantined": kept}
+
+
+def choice_of(settled: Mapping[str, Any], write: LateWrite) -> Choice:
+    """Return what became of a late write that was copied, of an event of settled late writes."""
+    is_kept = write.topic_partition.topic in settled.get("quarantined", ())
+    return Choice.QUARANTINE if is_kept else Choice(settled["choice"])
 
 
 def _is_gone(mirror: MirrorConfig, write: LateWrite) -> bool:
@@ -215,14 +230,16 @@ def _is_gone(mirror: MirrorConfig, write: LateWrite) -> bool:
     return starts[name].offset >= write.end
 
 
-def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports, copy: Copy) -> Settled:
+def _copy(
+    files: MigrationFiles, wave: WaveState, detail: Any, choices: Mapping[str, Choice], reports: Reports, copy: Copy
+) -> Settled:
     mirror = copying_mirror(files, files.wave(wave.name), Direction(detail["direction"]))
     left, other = mirror.source.alias, mirror.target.alias
     topics: list[str] = []
     all_copied: list[LateWrite] = []
     all_lost: list[LateWrite] = []
     for write in map(LateWrite.of, detail["writes"]):
-        target = _target(mirror, write.topic_partition.topic, Choice(detail["choice"]))
+        target = _target(mirror, write.topic_partition.topic, choices[write.topic_partition.topic])
         request = RedoRequest(write.topic_partition, write.start, write.end, target, write.topic_id)
         if _is_gone(mirror, write):
             reports.says(f"{wave.name}: {write} is not at {left} any more: nothing of it is left to copy")

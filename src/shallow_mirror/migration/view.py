@@ -11,7 +11,7 @@ from typing import Any
 from shallow_mirror.config.hook_settings import Hook
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
-from shallow_mirror.migration.late_settling import Choice
+from shallow_mirror.migration.late_settling import Choice, choice_of
 from shallow_mirror.migration.late_writes import (
     Copied,
     LateWrite,
@@ -32,7 +32,7 @@ from shallow_mirror.types import OffsetRange
 NO_LATE_WRITES: Mapping[str, LateWrites] = {}
 NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
 _DENIED_AT = {Direction.MOVE: "source", Direction.ROLLBACK: "target"}
-_SETTLED = {Choice.CARRY.value: "carried to the other cluster", Choice.QUARANTINE.value: "copied to topics of their own"}
+_SETTLED = {Choice.CARRY: "carried to the other cluster", Choice.QUARANTINE: "copied to topics of their own"}
 
 
 class Printed(Spoken):
@@ -151,7 +151,7 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
     for name, of_wave in late.items():
         lines = []
         for done in state.waves[name].late_writes:
-            lines += [f"{write}: {_SETTLED[done['choice']]}" for write in copied_late_writes(done)]
+            lines += [f"{write}: {_SETTLED[choice_of(done, write)]}" for write in copied_late_writes(done)]
             lines += [lost_sentence(write, _left_alias(files, done)) for write in lost_late_writes(done)]
         command = late_writes_command(files.config, name)
         begun = {LateWrite.of(write): done["choice"] for done in state.waves[name].settling for write in done["writes"]}
@@ -209,7 +209,9 @@ def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
         "late_writes_problem": late.problem,
         "open_transactions": [transaction.document() for transaction in late.open_transactions],
         "settled_late_writes": [
-            {**write.document(), "choice": done["choice"]} for done in wave.late_writes for write in copied_late_writes(done)
+            {**write.document(), "choice": choice_of(done, write).value}
+            for done in wave.late_writes
+            for write in copied_late_writes(done)
         ],
         "lost_late_writes": [write.document() for done in wave.late_writes for write in lost_late_writes(done)],
     }

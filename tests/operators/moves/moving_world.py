@@ -29,7 +29,8 @@ from shallow_mirror.config.migration_config import MigrationConfig, MigrationFil
 from shallow_mirror.errors import MirrorError, OlderTablesError
 from shallow_mirror.migration import Choice, MigrationState, read_state
 from shallow_mirror.migration.conductor_ports import Clock
-from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
+from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX, choice_of
+from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.operations.noted_controls import add_noted
 from shallow_mirror.streaming.runs import Mirror
@@ -512,10 +513,10 @@ class MovingWorld:
     def _late(self, site: Site, settled: Sequence[Any], choice: Choice) -> frozenset[str]:
         found = set()
         for each in settled:
-            if each["choice"] != choice.value:
-                continue
             side = "east" if each["direction"] == "move" else "west"
             for write in each["writes"]:
+                if choice_of(each, LateWrite.of(write)) is not choice:
+                    continue
                 found |= {
                     record.value
                     for record in self.application.written
