@@ -100,6 +100,20 @@ def test_what_a_suspended_conductor_has_handed_over_behind_an_abort_is_taken_bac
     assert controls.read().moving == ({"orders"} if is_of_another_migration else set())
 
 
+def test_what_a_rollback_has_handed_over_behind_one_that_was_aborted_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Passage, "listed_topics", lambda _: ("orders",))
+    files = written(tmp_path)
+    owner = taken_over(files, os.getpid())
+    for direction, event in (("move", DONE), ("rollback", ABORTED), ("rollback", DONE)):
+        owner.append(event=BEGUN, wave="all", detail={"direction": direction})
+        owner.append(event=event, wave="all", step=Step.REPORT.value)
+    Controls.open(files.reverses["all"].tables).add("hand-over", ["orders"])
+    with pytest.raises(ConfigError, match="nothing is under way that could be aborted: wave all is rolled back"):
+        abort(files, Said())
+
+
 @pytest.mark.parametrize("command", [run_migration, roll_back])
 @pytest.mark.parametrize("direction", ["move", "rollback"])
 def test_no_wave_begins_while_one_is_under_way_that_the_file_has_under_another_name(

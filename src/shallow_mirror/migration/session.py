@@ -232,7 +232,9 @@ def _kept_hand_overs(files: MigrationFiles, state: MigrationState, options: Opti
         direction = _next_direction(of_wave)
         attempts = of_wave.aborted.get(direction, ())
         if attempts and (direction is Direction.MOVE or wave.reverse is not None):
-            conductors = {(row.host, row.pid) for row in _rows(files) if row.wave == wave.name}
+            # Of a wave that is back, the attempt behind those has handed over.
+            is_back = of_wave.phase is Phase.RETURNED
+            conductors = {(row.host, row.pid) for row in _rows(files) if row.wave == wave.name and not is_back}
             with closing(_passage(files, wave, state, direction, options)) as passage:
                 if topics := passage.handed_over_within(attempts, conductors):
                     kept[wave.name] = topics
