@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from shallow_mirror.broker import ProducerState
@@ -14,6 +16,7 @@ from shallow_mirror.checkpoints.rows import TAKEN_OVER, MigrationRow
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step as GroupStep
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_writes import LateWrite, Passed
+from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
@@ -22,6 +25,10 @@ from shallow_mirror.types import TopicPartition
 PARTITION = TopicPartition("orders", 0)
 ADDED = TopicPartition("orders", 1)
 DENY = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:shop", AclOperation.WRITE, AclEffect.DENY)
+
+
+ENDED_PID = (1 << 22) + 1
+"""Above the highest one of Linux."""
 
 
 class KilledError(BaseException):
@@ -54,6 +61,8 @@ class FakeWorld:
     """By the cluster that the mirror reads: `requested` or `handed over`."""
     reverse_start: int | None = None
     is_reverse_running: bool = False
+    can_reverse_start: bool = True
+    """A reverse mirror that is started does not end at once."""
     foreign: dict[str, int] = field(default_factory=lambda: {"east": 0, "west": 0})
     """Records of `logs` that neither the mirror of that side nor the writers wrote."""
     settled: dict[str, list[int]] = field(default_factory=lambda: {"east": [], "west": []})
@@ -284,12 +293,12 @@ class FakeEffects:
     def reverse_run(self) -> MirrorRun | None:
         return MirrorRun(description="run 1", is_alive=True, is_over=False) if self._world.is_reverse_running else None
 
-    def start_reverse(self) -> str:
+    def start_reverse(self) -> StartedMirror:
         self._kill()
         assert self._world.reverse_start is not None, "the reverse mirror has no positions"
-        self._world.is_reverse_running = True
+        self._world.is_reverse_running = self._world.can_reverse_start
         self._kill()
-        return "pid 1"
+        return StartedMirror(os.getpid() if self._world.is_reverse_running else ENDED_PID, Path("reverse.log"))
 
 
 @dataclass(slots=True)

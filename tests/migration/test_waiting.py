@@ -13,7 +13,7 @@ from tests.migration.stage import Stage
 
 from shallow_mirror.errors import ConfigError, FencedError, RetriableError
 from shallow_mirror.migration import Phase, view
-from shallow_mirror.migration.conductor_ports import Clock
+from shallow_mirror.migration.conductor_ports import Clock, WaitsForOutsideError
 from shallow_mirror.migration.state import state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
@@ -136,6 +136,30 @@ def test_a_cluster_that_does_not_answer_is_named_while_it_is_waited_for(monkeypa
     assert "orders-0 has no leader" in said[0]
     rows = [row.detail["for"] for row in stage.owner.rows_so_far if row.event == "waiting"]
     assert rows.count("clusters and tables to answer") == 1
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "--no-wait"])
+def test_somebody_is_asked_to_start_a_reverse_mirror_that_has_ended_as_soon_as_the_conductor_has_started_it(waits: bool) -> None:
+    stage = Stage()
+    stage.world.can_reverse_start = False
+    tick = stage.world.tick
+
+    def ticking(seconds: float) -> None:
+        tick(seconds)
+        stage.world.is_reverse_running = any("as a service" in request for request in stage.operator.requests)
+
+    stage.world.tick = ticking  # type: ignore[method-assign]
+    request = "run `shallow-mirror run reverse.yaml` as a service"
+    if waits:
+        assert stage.perform(Direction.MOVE) is Phase.MOVED
+        assert stage.operator.requests[-1] == request
+    else:
+        stage.world.writers = stage.world.is_reading = ""
+        conductor = stage.conductor(Direction.MOVE, stage.owner.kill, waits=False)
+        conductor.begin(Direction.MOVE)
+        with pytest.raises(WaitsForOutsideError, match=request) as waiting:
+            conductor.run()
+        assert "and has ended" in waiting.value.outside.seen
 
 
 def test_a_wait_that_is_over_is_not_shown_any_more() -> None:

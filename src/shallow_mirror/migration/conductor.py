@@ -386,9 +386,12 @@ class WaveConductor:
                 if started is None:
                     started = self._retried(self._effects.start_reverse)
                     self._reports.says(f"started the reverse mirror: {started}")
-                self._waiting.for_progress("the reverse mirror to take over its tables", f"{started}; {seen}", SLOW_POLL_S)
-            else:
-                self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", seen, SLOW_POLL_S)
+                if started.is_alive():
+                    self._waiting.for_progress("the reverse mirror to take over its tables", f"{started}; {seen}", SLOW_POLL_S)
+                    continue
+                words = started.last_words
+                seen = f"it was started ({started}), and has ended" + (f": {words}" if words else "")
+            self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", seen, SLOW_POLL_S)
 
     def _admit_writers(self, state: WaveState) -> Detail:
         # Those that a move creates are at the cluster that it leaves: its rollback deletes them.

@@ -31,7 +31,7 @@ from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import require_map_of_move, return_groups
 from shallow_mirror.migration.late_writes import LateWrite, copying_mirror, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.mirror_process import Launch, start_process
+from shallow_mirror.migration.mirror_process import Launch, StartedMirror, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
 from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
@@ -390,10 +390,10 @@ class Passage:
     def reverse_run(self) -> MirrorRun | None:
         return None if self.reverse is None else run_of(self.reverse, since_registration=True)
 
-    def start_reverse(self) -> str:
+    def start_reverse(self) -> StartedMirror:
         """Start the reverse mirror. Two of them may run for a moment after a crash: the later one fences the other."""
         assert self.wave.reverse is not None, "asked for only where a reverse mirror is named"
-        return str(self.launch(self.wave.reverse, Path(f"{self.wave.reverse}.log"), ()))
+        return self.launch(self.wave.reverse, Path(f"{self.wave.reverse}.log"), ())
 
     @property
     def reverse_file(self) -> str | None:
