@@ -12,10 +12,11 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.acl_stores import FakeStore
 
-from shallow_mirror.access import AccessPass, AccessSync, acl_sync
+from shallow_mirror.access import AccessPass, AccessSync, acl_sync, write_deny
 from shallow_mirror.access.sync import SHOWN, acl_passes
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 
@@ -56,6 +57,18 @@ def test_differences_are_logged_before_they_are_created(caplog: pytest.LogCaptur
         "acls: target cluster west lacks: Allow Read on topic orders to User:anna",
         "acls: 2 ACLs created, 0 deleted, 0 refused or withheld",
     ]
+
+
+def test_a_deny_that_keeps_writers_from_a_topic_that_has_moved_does_not_stop_them_where_they_are_now(tmp_path: Path) -> None:
+    """Migrations and reverse mirrors create such ones at the source, and they stay there."""
+    denies = {write_deny(topic, "User:shop") for topic in ("orders", "orders-eu")}
+    settings = config().model_copy(update={"tables": str(tmp_path / "tables")})
+    controls = Controls.open(settings.tables)
+    controls.add("hand-over", ["orders", "orders-eu"])
+    controls.add("take-back", ["orders-eu"])
+    target = FakeStore()
+    acl_passes(settings, FakeStore(DENIED, *denies), target).run_pass(NOW)
+    assert target.existing == {DENIED, write_deny("orders-eu", "User:shop")}
 
 
 def test_report_only_logs_each_difference_once_and_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:

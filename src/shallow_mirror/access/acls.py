@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -11,7 +11,10 @@ from shallow_mirror.access.acl_plan import AclPlan, plan_acls, ready_allows, unn
 from shallow_mirror.access.acl_rules import AclRules
 from shallow_mirror.access.comparison import AccessCopy, AccessReport, documents, require_named, stores_of
 from shallow_mirror.access.plan import NotCopied
+from shallow_mirror.access.write_denies import write_deny
 from shallow_mirror.broker.admin.access import Acl, AclClient
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
@@ -71,7 +74,8 @@ class AclCopy(AccessCopy[AclReport]):
             )
 
     def compare(self) -> AclReport:
-        config, source_acls = self._config, self._source.read()
+        config, moved = self._config, _handed_over(self._config)
+        source_acls = frozenset(acl for acl in self._source.read() if not _keeps_writers_away(acl, moved))
         require_named(unnamed_principals(source_acls, self._rules))
         return AclReport(
             mirror=config.mirror,
@@ -92,6 +96,19 @@ class AclCopy(AccessCopy[AclReport]):
             deleted=tuple(acl for acl in to_delete if acl not in refused),
             left=(*left, *(NotCopied(acl, reason) for acl, reason in refused.items())),
         )
+
+
+def _handed_over(config: MirrorConfig) -> frozenset[str]:
+    """Return the source topics whose writers a migration moves, or has moved; none with tables in a catalog, as it cannot run."""
+    if config.table_location.is_read_by_spark:
+        return frozenset()
+    controls = Controls.open(TableStorage(config.table_location)).read()
+    return frozenset(controls.requested) | frozenset(controls.handed_over)
+
+
+def _keeps_writers_away(acl: Acl, moved: Collection[str]) -> bool:
+    """Return whether an ACL keeps writers from a topic that has moved: at the target it would stop them where they are now."""
+    return acl.pattern.name in moved and acl == write_deny(acl.pattern.name, acl.principal)
 
 
 def acl_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[AclStore, AclStore]:
