@@ -77,23 +77,28 @@ def world_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WentA
         world.create_source_topic("a", 1)
         world.produce("a", 0, 10)
         assert world.run(Life()) is None
-        document = mirror_runs.document(
-            world.target.bootstrap,
-            world.source.bootstrap,
-            ["a"],
-            mirror="back",
-            tables="back",
-            topics={"offsets": {".*": "preserved"}},
-        )
-        document["source"]["alias"], document["target"]["alias"] = "west", "east"
-        back = MirrorConfig.from_document(document, folder=folder)
-        monkeypatch.setattr(MirrorConfig, "load", lambda path: back if str(path).endswith("back.yaml") else world.config)
-        failover = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover", "back": {"mirror": "back.yaml"}}
-        files = FailoverFiles(FailoverConfig.from_document(failover, folder=folder))
-        assert fail_over(files, Said(), Options(), despite_source=True).phase == "failed over"
+        apart = failed_over(world, folder, monkeypatch)
         for first in range(0, 15, 5):
             world.source.produce("a", 0, [f"only-{number}" for number in range(first, first + 5)])
-        yield WentApart(world, files)
+        yield apart
+
+
+def failed_over(world: FakeWorld, folder: Path, monkeypatch: pytest.MonkeyPatch) -> WentApart:
+    document = mirror_runs.document(
+        world.target.bootstrap,
+        world.source.bootstrap,
+        ["a"],
+        mirror="back",
+        tables="back",
+        topics={"offsets": {".*": "preserved"}},
+    )
+    document["source"]["alias"], document["target"]["alias"] = "west", "east"
+    back = MirrorConfig.from_document(document, folder=folder)
+    monkeypatch.setattr(MirrorConfig, "load", lambda path: back if str(path).endswith("back.yaml") else world.config)
+    failover = {"failover": "f", "mirror": "mirror.yaml", "tables": "failover", "back": {"mirror": "back.yaml"}}
+    files = FailoverFiles(FailoverConfig.from_document(failover, folder=folder))
+    assert fail_over(files, Said(), Options(), despite_source=True).phase == "failed over"
+    return WentApart(world, files)
 
 
 def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +177,30 @@ def test_a_topic_that_is_created_again_before_it_is_kept_has_records_of_its_own(
         (0, []),
     ]
     assert "a" not in apart.world.source.topic_ids()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["its id is the first", "its id is the last"])
+def test_what_only_the_old_source_has_of_a_topic_that_was_created_again_while_it_was_mirrored_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    """The former topic was mirrored further than the new one, of which the rest must not count as mirrored."""
+    with opened_world(tmp_path / "world") as world:
+        world.settings.on_data_loss = "continue"
+        world.create_source_topic("a", 1)
+        world.produce("a", 0, 20)
+        former_id = world.source.topic_ids()["a"]
+        assert world.run(Life()) is None
+        while world.source.topic_ids()["a"] == former_id or (world.source.topic_ids()["a"] < former_id) is not is_first:
+            world.delete_source_topic("a")
+            world.create_source_topic("a", 1)
+        world.produce("a", 0, 5)
+        assert world.run(Life()) is None
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        only = [f"only-{number}" for number in range(5)]
+        world.source.produce("a", 0, only)
+        apart.back()
+        assert apart.kept() == only
+        assert "a" not in world.source.topic_ids()
 
 
 @pytest.mark.parametrize("left_from", [15, 20, 25, None], ids=lambda before: "deleted" if before is None else f"from {before}")

@@ -23,7 +23,7 @@ from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, rea
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import open_partitions
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
-from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
 
@@ -54,10 +54,10 @@ class Divergence:
     def find(
         self,
         ids: Mapping[str, str],
-        mirrored: Mapping[str, tuple[str, Mapping[TopicPartition, OffsetRange]]],
+        mirrored: Mapping[SourcePartition, OffsetRange],
         kept: Iterable[LateWrite],
     ) -> list[LateWrite]:
-        """Return what only the old source has. `mirrored`: by topic its id in the map and the mirrored offsets of its partitions.
+        """Return what only the old source has. `mirrored`: offsets, also of former topics of the same names.
 
         `kept`: what was found before; it is left out.
         """
@@ -66,9 +66,9 @@ class Divergence:
             if write.topic_id not in ("", ids.get(write.topic_partition.topic)):  # "": as release 0.2.0 noted it
                 continue
             known.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
-        for topic, (topic_id, ranges) in mirrored.items():
-            for name, offsets in ranges.items() if ids.get(topic) == topic_id else ():
-                known.setdefault(name, []).append(Copied(offsets.start, offsets.end, None))
+        for partition, offsets in mirrored.items():
+            if ids.get(partition.topic) == partition.topic_id:
+                known.setdefault(partition.topic_partition, []).append(Copied(offsets.start, offsets.end, None))
         with self._source() as source:
             ends = list_log_ends(source, sorted(ids), request_deadline())
             timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)

@@ -40,7 +40,7 @@ from shallow_mirror.migration.session import Options, abort, read_newest_state, 
 from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Step as MigrationStep
 from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
-from shallow_mirror.types import OffsetRange, TopicPartition
+from shallow_mirror.types import OffsetRange, SourcePartition
 
 _GONE_MS = 30_000
 _WAVE = "back"
@@ -111,18 +111,19 @@ class WayBack:
     def _divergence(self) -> Divergence:
         return Divergence(self.files)
 
-    def _mirrored(self, state: FailoverState) -> dict[str, tuple[str, dict[TopicPartition, OffsetRange]]]:
-        mirrored: dict[str, tuple[str, dict[TopicPartition, OffsetRange]]] = {}
-        for row in state.done[Step.FENCE]["partitions"]:
-            _, ranges = mirrored.setdefault(row["topic"], (row["topic_id"], {}))
-            ranges[TopicPartition(row["topic"], row["partition"])] = OffsetRange(row["start"], row["end"])
-        return mirrored
+    @staticmethod
+    def _mirrored(state: FailoverState) -> dict[SourcePartition, OffsetRange]:
+        """Return what was mirrored, of each incarnation of a topic: of one that was created again, the map has several."""
+        return {
+            SourcePartition(row["topic"], row["topic_id"], row["partition"]): OffsetRange(row["start"], row["end"])
+            for row in state.done[Step.FENCE]["partitions"]
+        }
 
     def open_at_source(self, state: FailoverState) -> list[str]:
         return self._divergence().open_partitions(sorted(self.topic_ids(state)))
 
     def topic_ids(self, state: FailoverState) -> dict[str, str]:
-        return self._divergence().topic_ids(self._mirrored(state))
+        return self._divergence().topic_ids({source.topic for source in self._mirrored(state)})
 
     def diverged(self, state: FailoverState, ids: Mapping[str, str]) -> list[LateWrite]:
         now = self.topic_ids(state)
@@ -130,16 +131,14 @@ class WayBack:
         mirrored = self._mirrored(state) | self._filled(state, same)
         return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping])
 
-    def _filled(self, state: FailoverState, ids: Mapping[str, str]) -> dict[str, tuple[str, dict[TopicPartition, OffsetRange]]]:
+    def _filled(self, state: FailoverState, ids: Mapping[str, str]) -> dict[SourcePartition, OffsetRange]:
         """Return what mirrors back have copied into those of the topics `ids` that they created. The target has all of it."""
-        filled: dict[str, tuple[str, dict[TopicPartition, OffsetRange]]] = {}
-        for former in state.filled_by:
-            for position in positions_of(self._mirror_back(former)).values():
-                name, topic_id = position.target.topic_partition, position.target.topic_id
-                if ids.get(name.topic) == topic_id:
-                    _, ranges = filled.setdefault(name.topic, (topic_id, {}))
-                    ranges[name] = OffsetRange(0, position.offset)  # offsets are preserved
-        return filled
+        return {
+            SourcePartition(target.topic, target.topic_id, target.partition): OffsetRange(0, position.offset)  # as preserved
+            for former in state.filled_by
+            for position in positions_of(self._mirror_back(former)).values()
+            if ids.get((target := position.target).topic) == target.topic_id
+        }
 
     def keep(self, write: LateWrite) -> Detail:
         return self._divergence().keep(write)
