@@ -245,6 +245,8 @@ class _Copy:
         owner, slot = self._session.owner, self._session.single_slot()
         name = self._request.topic_partition
         copied = next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
+        if copied is not None and not self._leaves_out_gone:
+            self._require_same_topics(*copied, deadline)
         if copied is not None and copied[1].offset >= self._request.end:
             return False
         listing = self._offsets.log_ends(deadline)
@@ -313,6 +315,25 @@ class _Copy:
         if not ids:
             return topic in absent_topics(cluster, [topic], deadline)
         return all(topic in gone_topics(cluster, {topic: topic_id}, deadline, asks_all=True) for topic_id in ids)
+
+    def _require_same_topics(self, source: SourcePartition, position: Position, deadline: Deadline) -> None:
+        """Raise ConfigError if what was copied is gone, or of a former topic: to repeat the command would copy nothing."""
+        topic, target = source.topic, position.target
+        problems = []
+        at_target = gone_topics(self._session.target, {target.topic: target.topic_id}, deadline).get(target.topic)
+        if at_target is not None:
+            again = " and created again" if at_target else ""
+            problems.append(
+                f"target topic {target.topic} was deleted{again} since, with what was copied of {source.topic_partition} to it"
+            )
+        # Of one that was only deleted, the copy is all that there is.
+        if at_source := gone_topics(self._source_cluster, {topic: source.topic_id}, deadline).get(topic):
+            problems.append(
+                f"source topic {topic} was deleted and created again (topic id {source.topic_id} became {at_source}), and what "
+                f"was copied to {target.topic} is of the former one"
+            )
+        if problems:
+            raise ConfigError([f"{problem}: give the name of another topic (--to)" for problem in problems])
 
     def _log_start(self, source: SourcePartition, deadline: Deadline) -> int:
         return self._offsets.log_starts([source], deadline)[source]
