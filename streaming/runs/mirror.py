@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -101,14 +100,10 @@ class _MirrorRun(Run[MirrorConfig]):
 
     def _refuse_failed_over(self) -> None:
         """Raise ConfigError where this mirror was failed over: what it would copy now belongs behind records of applications."""
-        failed_over = Controls.open(self.storage.to_read()).read().failed_over
-        if failed_over:
-            at = datetime.fromtimestamp(min(failed_over.values()) / 1000, UTC).isoformat(timespec="seconds")
-            raise ConfigError(
-                f"mirror {self.config.mirror} was failed over at {at}: its topics are in use at {self.config.target.alias}, and "
-                "it copies nothing any more. `shallow-mirror failover status FILE` shows how to continue; another mirror needs "
-                "another id and other tables"
-            )
+        controls = Controls.open(self.storage.to_read()).read()
+        problem = controls.failed_over_problem(self.config.mirror, self.config.target.alias)
+        if problem is not None:
+            raise ConfigError(problem)
 
     def copy(self, spark: Any) -> bool:
         query = MirrorQuery(self, self.source, self.cluster_ids.source, self.target, self.cycles)

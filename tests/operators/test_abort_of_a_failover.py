@@ -39,6 +39,7 @@ from shallow_mirror.migration.failover import (
 )
 from shallow_mirror.migration.newest_row import NewestRow
 from shallow_mirror.migration.session import owned_log
+from shallow_mirror.preflight import preflight_mirror, start_problems
 from shallow_mirror.sinks.kafka import NewestControl
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
@@ -98,6 +99,17 @@ def test_a_mirror_continues_after_the_abort_and_can_be_failed_over_again(failed_
     assert len(values(world)) == 15
     assert failed_over.fail_over().phase == "failed over"
     assert isinstance(world.run(Life()), ConfigError)
+
+
+def test_preflight_refuses_a_mirror_that_was_failed_over_as_a_start_does(failed_over: FailedOver) -> None:
+    world = failed_over.world
+    refusal = world.run(Life())
+    assert isinstance(refusal, ConfigError)
+    assert preflight_mirror(world.config).stops() == [f"cluster west: {refusal}"]
+    assert start_problems(world.config, ()) == [f"cluster west: {refusal}"]
+    failed_over.abort()
+    assert not preflight_mirror(world.config).stops()
+    assert world.run(Life()) is None
 
 
 @pytest.mark.parametrize("is_behind", [False, True])

@@ -319,6 +319,12 @@ def recreated_source(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def failed_over(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    Controls.open(TableStorage(planned.config().table_location)).add("fail-over", ["orders"])
+    return {}
+
+
 def despite_data_loss(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
     return lambda planned: {**arrange(planned), "read": {"on_data_loss": "continue"}}
 
@@ -488,6 +494,7 @@ CASES = {
         preflight=Verdict.WARNS,
         run=Verdict.WARNS,
     ),
+    "a mirror that was failed over": refused(failed_over, "its topics are in use at west, and it copies nothing any more"),
     "a source topic that was created again": refused(
         recreated_source,
         "set read.on_data_loss: continue and start again, or close the former topic",

@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Self
 
 from shallow_mirror.checkpoints.logs.topics.deleted_topics import TopicIncarnation
@@ -73,6 +74,16 @@ class TopicControls:
     def without_cycle(self) -> frozenset[str]:
         """Return the topics that only one of two mirrors copies, so that they make no replication cycle."""
         return self.moving | self.received
+
+    def failed_over_problem(self, mirror: str, target: str) -> str | None:
+        """Return why no run of this mirror starts; None if it was not failed over. `target`: the alias of its target."""
+        if not self.failed_over:
+            return None
+        at = datetime.fromtimestamp(min(self.failed_over.values()) / 1000, UTC).isoformat(timespec="seconds")
+        return (
+            f"mirror {mirror} was failed over at {at}: its topics are in use at {target}, and it copies nothing any more. "
+            "`shallow-mirror failover status FILE` shows how to continue; another mirror needs another id and other tables"
+        )
 
 
 def older_controls(known: str, evidence: str) -> OlderTablesError:

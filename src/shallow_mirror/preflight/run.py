@@ -21,6 +21,7 @@ from shallow_mirror.config.unmatched_topics import unmatched_sentences
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GROUP_LOG
+from shallow_mirror.operations.recover import inspect
 from shallow_mirror.operations.status import run_status
 from shallow_mirror.preflight.clusters import (
     broker_problems,
@@ -100,7 +101,7 @@ def start_problems(
 def _opened(config: MirrorConfig, spark: Any, clock: Callable[[], float]) -> Iterator[_Preflight]:
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
     with closing(source), closing(target):
-        yield _Preflight(config, TableStorage(config.table_location, spark), source, target, clock)
+        yield _Preflight(config, spark, source, target, clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +118,9 @@ class _Topics:
 
 
 class _Preflight:
-    def __init__(
-        self, config: MirrorConfig, storage: TableStorage, source: Cluster, target: Cluster, clock: Callable[[], float]
-    ) -> None:
-        self._config, self._storage, self._clock = config, storage, clock
+    def __init__(self, config: MirrorConfig, spark: Any, source: Cluster, target: Cluster, clock: Callable[[], float]) -> None:
+        self._config, self._spark, self._storage = config, spark, TableStorage(config.table_location, spark)
+        self._clock = clock
         self._source, self._target = source, target
         self._findings: list[Finding] = []
         self._schema_uses: tuple[SchemaUse, ...] = ()
@@ -129,6 +129,7 @@ class _Preflight:
         self._read_clusters()
         offset_map = self._open_map()
         self._check_slots(offset_map)
+        self._check_decision(offset_map)
         self._check_topics(offset_map, handed_over)
         return self._findings
 
@@ -138,6 +139,7 @@ class _Preflight:
         self._read_clusters()
         offset_map = self._open_map()
         self._check_slots(offset_map)
+        self._check_decision(offset_map)
         topics = self._check_topics(offset_map, ())
         watched = {**topics.unmirrored, **(topics.mirrored if self._is_mirror_over(offset_map) else {})}
         written = self._written_offsets(watched)
@@ -171,6 +173,9 @@ class _Preflight:
 
     def _check_topics(self, offset_map: OffsetMap | None, handed_over: Collection[str]) -> _Topics:
         controls = NO_CONTROLS if offset_map is None else Controls.open(self._storage).read()
+        alias = self._config.target.alias
+        if failed_over := controls.failed_over_problem(self._config.mirror, alias):
+            self._findings.append(Finding(Level.STOPS, f"cluster {alias}", failed_over))
         positions = {} if offset_map is None else controls.forgotten.without(offset_map.positions())
         mirrored = {source.topic: position.target for source, position in positions.items()}
         guard = CycleDetector(
@@ -290,6 +295,28 @@ class _Preflight:
                 newest.require_in(Controls.open(self._storage).read)
 
         self._findings += slot_problems(self._target, alias, names, offset_map, ask_controls, self._deadline)
+
+    def _check_decision(self, offset_map: OffsetMap | None) -> None:
+        """Report transactions of the last decision that a start could not resolve: their evidence is gone."""
+        if offset_map is None or not offset_map.unsettled_rows():
+            return
+        subject = f"cluster {self._config.target.alias}"
+        try:
+            reports = inspect(self._config, self._spark)
+        except ConfigError as error:  # a missing permission, which is reported with the slots
+            what = f"whether the last decision can be resolved is not known: {error}"
+            self._findings.append(Finding(Level.UNKNOWN, subject, what))
+            return
+        self._findings += [
+            Finding(
+                Level.STOPS,
+                subject,
+                f"the transaction {report.decided.txn.transactional_id} of the last decision needs the operator: "
+                "`shallow-mirror recover CONF` shows what is known and takes the choice",
+            )
+            for report in reports
+            if report.needs_choice
+        ]
 
     def _partition_counts(self, listing: LogEnds, mirrored: Collection[str], closed: Collection[str]) -> dict[str, int]:
         """Return the number of partitions by source topic. `closed`: topics that the operator has forgotten."""
