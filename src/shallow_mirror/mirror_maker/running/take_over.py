@@ -118,11 +118,14 @@ def _settings_problems(config: MirrorConfig, names: MirrorMakerNames, topics: Co
     template = config.topics.target_name
     if names.target_topic("t") != routing.target_topic_name(template, config.source.alias, "t"):
         yield f"topics.target_name is {template!r}, MirrorMaker 2 writes to {names.template!r}: the mirror would use other topics"
-    again = [
-        topic for topic in topics if (routing.first_match(topic, config.topics.start.items()) or config.read.start) == "earliest"
-    ]
-    if again:
+    starts = {topic: routing.first_match(topic, config.topics.start.items()) or config.read.start for topic in topics}
+    if again := [topic for topic, start in starts.items() if start == "earliest"]:
         yield f"{listed(again)} would be copied from the start again (read.start, topics.start): set latest"
+    if elsewhere := [topic for topic, start in starts.items() if start not in ("earliest", "latest")]:
+        yield (
+            f"{listed(elsewhere)} would be copied from a time or from offsets on, wherever MirrorMaker 2 has ended (read.start, "
+            "topics.start): set latest"
+        )
 
 
 def _writer_problems(names: MirrorMakerNames, workers: tuple[str, ...], beats: int, watch_s: float) -> Iterator[str]:
