@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.coordinators import MAX_METADATA_BYTES, Committed
 from tests.operators.failover_reports import SilentReports
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import KilledError, Life
@@ -91,6 +92,22 @@ def test_a_group_repeats_what_the_target_shows_behind_its_offset(
             break
     # With preserved offsets each request shows its records at once, and the first one has those before the fillers.
     assert figures == ({RECORDED, 15, WRITTEN} if offsets == "preserved" else {RECORDED, WRITTEN})
+
+
+def test_the_nearest_offset_of_a_group_is_committed_without_metadata_that_the_target_refuses(
+    tmp_path: Path, failed_over: Callable[[FakeWorld], FailoverState]
+) -> None:
+    with opened_world(tmp_path / "world") as world:
+        world.create_source_topic("a", 1)
+        world.produce("a", 0, 10)
+        assert world.run(Life()) is None
+        world.produce("a", 0, 5)
+        long = "m" * (MAX_METADATA_BYTES + 1)
+        world.source.state.groups.offsets["g1", ("a", 0)] = Committed(12, long)  # the source allows more than the target
+        world.sync_groups_beside()
+        moved = failed_over(world).done[Step.MOVE_GROUPS]
+        assert (moved["nearest"], moved["left"]) == (1, [])
+        assert world.target.group_offsets("g1") == {("a", 0): world.target.bounds("a", 0)[1] - 1}
 
 
 def undecided_world(folder: Path) -> Any:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.access import open_topics
-from shallow_mirror.broker import Cluster
+from shallow_mirror.broker import METADATA_TOO_LARGE, Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs import positions_as_of
@@ -339,6 +339,10 @@ def _commit_nearest(client: GroupClient, group: Group) -> tuple[Group, int]:
     if not offsets or group.clients:
         return group, 0
     refused = client.commit(group.name, offsets)
+    # As of exact offsets: the offset matters more than what an application noted beside it.
+    bare = {place: (offsets[place][0], "") for place, why in refused.items() if why == METADATA_TOO_LARGE}
+    if bare:
+        refused = {place: why for place, why in refused.items() if place not in bare} | client.commit(group.name, bare)
     partitions = tuple(
         partition
         if not _is_inexact(partition)
