@@ -9,7 +9,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
 
 UNREACHABLE = "127.0.0.1:1"
 
@@ -71,6 +71,27 @@ def test_a_topic_that_the_source_does_not_have_is_an_error(
     assert _say(command, conf, "orders", "nosuch") == 2
     assert "ConfigError: nosuch: the source cluster east has no such topic: check the name" in capsys.readouterr().err
     assert not Controls.open(str(tmp_path / "tables")).read().paused
+
+
+def test_a_resume_that_changes_nothing_does_not_take_a_topic_back_that_is_handed_over_in_this_moment(
+    source: StrictCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_topic("orders")
+    conf = str(_conf(tmp_path, source.bootstrap, UNREACHABLE, ["orders"]))
+    read, looks = Controls.read, 0
+
+    def look(controls: Controls) -> TopicControls:
+        nonlocal looks
+        looks += 1
+        state = read(controls)
+        if looks == 2:  # the first one is of the check of names
+            controls.add("hand-over", ["orders"])
+        return state
+
+    monkeypatch.setattr(Controls, "read", look)
+    assert _say("resume", conf, "orders") == 0
+    assert capsys.readouterr().out == "orders: was not paused\n"
+    assert read(Controls.open(str(tmp_path / "tables"))).moving == frozenset({"orders"})
 
 
 def test_a_topic_is_resumed_while_the_source_is_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

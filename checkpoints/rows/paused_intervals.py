@@ -51,6 +51,8 @@ class TopicState:
     """Of the row that says so."""
     failed_over_ms: int | None = None
     """By a fail-over, for good unless it is aborted."""
+    was_resumed: bool = False
+    """A pause has ended since the topic was handed over."""
 
     @property
     def is_copied(self) -> bool:
@@ -61,9 +63,11 @@ class TopicState:
             case "pause" if self.paused_ms is None:
                 self.paused_ms = row.at_ms
             case "resume" if self.paused_ms is not None:
-                self.paused_ms = None
+                self.paused_ms, self.was_resumed = None, True
             case "hand-over" if self.handed_over_ms is None:
-                self.handed_over_ms, self.handed_over_sequence = row.at_ms, row.sequence
+                self.handed_over_ms, self.handed_over_sequence, self.was_resumed = row.at_ms, row.sequence, False
+            case "resume" if self.was_resumed:
+                pass  # two commands have seen the same pause
             # Earlier releases wrote `resume` to take a topic back; the command `resume` refuses a topic that is handed over.
             case "take-back" | "resume":
                 self.handed_over_ms = None

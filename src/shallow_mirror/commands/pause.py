@@ -54,7 +54,9 @@ def resume(conf: Conf, topics: Topics) -> None:
                     for topic in moved
                 ]
             )
-        controls.add("resume", topics)
+        # No row for the others: of a topic that a migration hands over in this moment it would count as one that takes it back.
+        if resumed := [topic for topic in dict.fromkeys(topics) if topic in before]:
+            controls.add("resume", resumed)
     for topic in topics:
         handed = "; a migration has handed it over, so it is not copied" if topic in state.moving else ""
         print(f"{topic}: {'resumed' if topic in before else 'was not paused'}{handed}")

@@ -88,6 +88,20 @@ def test_a_resume_of_an_earlier_release_takes_a_topic_back(tmp_path: Path) -> No
     assert controls.read().not_copied == frozenset()
 
 
+def test_two_resumes_of_a_paused_topic_do_not_take_it_back(tmp_path: Path) -> None:
+    """As of two operators at the same time."""
+    controls = Controls.open(str(tmp_path))
+    controls.add("pause", ["a"])
+    controls.add("hand-over", ["a"])
+    controls.add("handed-over", ["a"])
+    controls.add("resume", ["a", "a"])
+    assert _topics(controls) == {"handed_over": ["a"]}
+    controls.add("take-back", ["a"])
+    controls.add("hand-over", ["a"])
+    controls.add("resume", ["a"])
+    assert _topics(controls) == {}, "one of an earlier release"
+
+
 def test_a_fail_over_that_is_aborted_lets_the_mirror_continue_and_can_be_made_again(tmp_path: Path) -> None:
     controls = Controls.open(str(tmp_path))
     controls.add("pause", ["b"])
