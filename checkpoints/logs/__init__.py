@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         changed_positions as changed_positions,
         delete_outdated as delete_outdated,
         last_pass as last_pass,
+        lost_rows as lost_rows,
         positions_as_of as positions_as_of,
         record_pass as record_pass,
         thin_out as thin_out,

@@ -122,11 +122,16 @@ def changed_positions(
     return [position for key, position in after.items() if is_whole or before.get(key) != position] + departed
 
 
-def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
+def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> bool:
+    """Return False if the store is unreachable, as `append`."""
     rows = [GroupPositionRow(position=position, observed_at=done.observed_at) for position in changed]
-    if rows:
-        tables.append(GROUP_OFFSETS_TABLE, GROUP_OFFSETS.to_arrow(rows))
-    tables.append(GROUP_SYNCS_TABLE, GROUP_SYNCS.to_arrow([done]))
+    is_taken = not rows or tables.append(GROUP_OFFSETS_TABLE, GROUP_OFFSETS.to_arrow(rows))
+    return tables.append(GROUP_SYNCS_TABLE, GROUP_SYNCS.to_arrow([done])) and is_taken
+
+
+def lost_rows(tables: BestEffortTables) -> int:
+    """Return how many rows of passes and positions the tables were given and have lost."""
+    return sum(tables.lost_rows(table) for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE))
 
 
 def delete_outdated(tables: BestEffortTables, since: datetime) -> None:

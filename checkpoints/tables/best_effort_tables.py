@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -35,11 +35,12 @@ _NOT_READ = "could not read the observations in %s"
 class BestEffortTables(Protocol):
     """Nothing is raised: failed reads and writes are logged. Rows are read in no order; none of a missing table.
 
-    `append` returns False if the store is unreachable, so that the rows may be written later. `tidy` makes few files of many;
-    it changes no row.
+    `append` returns False if the store is unreachable, so that the rows may be written later; `lost_rows` counts those of a table
+    that never will be. `tidy` makes few files of many; it changes no row.
     """
 
     def append(self, table: str, rows: pa.Table) -> bool: ...
+    def lost_rows(self, table: str) -> int: ...
     def tidy(self, table: str) -> None: ...
     def delete(self, table: str, condition: Condition) -> None: ...
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]: ...
@@ -51,13 +52,20 @@ class ForegroundTables:
 
     def __init__(self, backend: TableBackend) -> None:
         self._backend, self._warnings = backend, RepeatedWarnings()
+        self._lost = Counter[str]()
 
     def append(self, table: str, rows: pa.Table) -> bool:
         try:
             self._backend.append(table, rows)
         except self._backend.errors as error:
-            return not isinstance(self._warn("append rows", _NOT_WRITTEN, table, error), StoreUnreachableError)
+            if isinstance(self._warn("append rows", _NOT_WRITTEN, table, error), StoreUnreachableError):
+                return False
+            self._lost[table] += rows.num_rows
         return True
+
+    def lost_rows(self, table: str) -> int:
+        """Return how many rows could not be written, other than because the store is unreachable."""
+        return self._lost[table]
 
     def tidy(self, table: str) -> None:
         try:
@@ -99,6 +107,7 @@ class BackgroundTables:
         self._tables = tables
         self._lock = threading.Lock()
         self._waiting = defaultdict[str, list[pa.Table]](list)
+        self._lost = Counter[str]()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="observations")
         self._last: Future[None] | None = None
 
@@ -107,6 +116,10 @@ class BackgroundTables:
             self._waiting[table].append(rows)
         self._last = self._thread.submit(in_context(self._write))
         return True
+
+    def lost_rows(self, table: str) -> int:
+        """Return how many rows could not be written, or waited too long; those that wait are not counted."""
+        return self._lost[table] + self._tables.lost_rows(table)
 
     def tidy(self, table: str) -> None:
         self._last = self._thread.submit(in_context(self._tables.tidy), table)
@@ -129,7 +142,9 @@ class BackgroundTables:
             if self._tables.append(table, rows):
                 continue
             with self._lock:
-                newest = rows.slice(max(0, rows.num_rows - MOST_WAITING_ROWS))
+                too_many = max(0, rows.num_rows - MOST_WAITING_ROWS)
+                newest = rows.slice(too_many)
+                self._lost[table] += too_many
                 self._waiting[table].insert(0, newest)
 
 

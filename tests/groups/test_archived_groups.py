@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
@@ -120,6 +121,44 @@ def test_positions_are_noted_when_they_change_and_found_again_by_time(
     assert recorded(tables, 2.5) == {"billing": 9, "leaving": 1}
     assert recorded(tables, 4) == {"billing": 9}
     assert len(tables.read("group_syncs", ())) == 3
+
+
+class LosingTables:
+    """Tables that take no rows for a time: their store is unreachable, or refuses them."""
+
+    def __init__(self, tables: BestEffortTables, *, is_reached: bool) -> None:
+        self._tables, self._is_reached = tables, is_reached
+        self.is_losing, self._lost = False, 0
+
+    def append(self, table: str, rows: pa.Table) -> bool:
+        if self.is_losing:
+            self._lost += rows.num_rows if self._is_reached else 0
+            return self._is_reached
+        return self._tables.append(table, rows)
+
+    def lost_rows(self, _table: str) -> int:
+        return self._lost
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tables, name)
+
+
+@pytest.mark.parametrize("is_reached", [False, True])
+def test_positions_that_were_lost_are_noted_again_although_they_do_not_change(
+    source: Groups, tables: BestEffortTables, tmp_path: Path, *, is_reached: bool
+) -> None:
+    losing = LosingTables(tables, is_reached=is_reached)
+    notes = GroupNotes(archive_config(tmp_path, topics={"include": ["orders"]}), losing)
+    source.have("billing", ("orders", 0, 5))
+    notes.run_pass(T0)
+    source.have("billing", ("orders", 0, 9))
+    losing.is_losing = True
+    notes.run_pass(T0 + timedelta(minutes=1))
+    losing.is_losing = False
+    notes.run_pass(T0 + timedelta(minutes=2))
+    notes.run_pass(T0 + timedelta(minutes=3))
+    assert recorded(tables, 4) == {"billing": 9}
+    assert len(tables.read("group_syncs", ())) == 2, "nothing has changed since"
 
 
 def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(

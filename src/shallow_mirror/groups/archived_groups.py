@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, record_pass
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, lost_rows, record_pass
 from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.groups.archived_position import position_group
@@ -56,6 +56,7 @@ class GroupNotes:
                 positions[before.key] = before  # a transaction that commits another one is open
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         changed = changed_positions(self._noted, positions, is_whole=is_whole)
+        lost_before, is_taken = lost_rows(self._history), True
         if is_whole or changed:
             done = GroupSyncPass(
                 observed_at=now,
@@ -64,9 +65,12 @@ class GroupNotes:
                 partition_count=len(positions),
                 seconds=time.monotonic() - began,
             )
-            record_pass(self._history, done, changed)
+            is_taken = record_pass(self._history, done, changed)
         self._noted = positions
-        self._whole_at = now if is_whole else self._whole_at
+        if not is_taken or lost_rows(self._history) != lost_before:
+            self._whole_at = None  # those that do not change again would be missing
+        elif is_whole:
+            self._whole_at = now
         return len(positions)
 
 

@@ -20,7 +20,14 @@ from datetime import UTC, datetime, timedelta
 
 from shallow_mirror.broker import ListedGroup
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, delete_outdated, record_pass
+from shallow_mirror.checkpoints.logs import (
+    GroupPosition,
+    GroupSyncPass,
+    changed_positions,
+    delete_outdated,
+    lost_rows,
+    record_pass,
+)
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
@@ -86,6 +93,8 @@ class GroupSyncer:
         self._listed: Mapping[str, ListedGroup] = {}
         self._listed_at = -math.inf
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
+        self._lost_count = 0
+        """Rows that `history` had lost when a pass recorded last."""
         self._passed_at: datetime | None = None
         self._last: GroupSyncPass | None = None
         self._whole_at: datetime | None = None
@@ -109,8 +118,11 @@ class GroupSyncer:
         self._settle(groups, {})
         if self.is_following and (waiting := self._source.waiting()):
             self._commit_waiting(waiting)
-        done = _pass_of(groups, now, is_whole, time.monotonic() - began)
-        changed, read_count = self._changed(groups, moving, is_whole)
+        # Of positions that an earlier pass recorded and that were lost, those that do not change would be missing.
+        lost_count = lost_rows(self._history)
+        records_all = is_whole or lost_count != self._lost_count
+        done = _pass_of(groups, now, records_all, time.monotonic() - began)
+        changed, read_count = self._changed(groups, moving, records_all)
         done = replace(
             done,
             is_followed=self.is_following,
@@ -121,6 +133,7 @@ class GroupSyncer:
         )
         self._counted_commits, self._passed_at, self._last = self._source.commit_count(), now, done
         record_pass(self._history, done, changed)
+        self._lost_count = lost_count
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_PASSES == 1:

@@ -30,6 +30,9 @@ class Rows:
         self.rows += row_codec(CountedProblem).rows(rows.to_pylist())
         return True
 
+    def lost_rows(self, table: str) -> int:
+        return 0
+
     def tidy(self, table: str) -> None: ...
     def delete(self, table: str, condition: Any) -> None:
         raise NotImplementedError
