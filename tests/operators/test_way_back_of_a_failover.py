@@ -28,6 +28,7 @@ from shallow_mirror.migration.failover import (
     read_failover,
     view,
 )
+from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.operations.redo import RedoRequest, redo
 from shallow_mirror.types import TopicPartition
@@ -177,6 +178,37 @@ def test_a_topic_that_is_created_again_before_it_is_kept_has_records_of_its_own(
         (0, []),
     ]
     assert "a" not in apart.world.source.topic_ids()
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_what_a_transaction_hides_that_began_when_the_rest_was_kept_is_kept_as_well(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch, *, is_commit: bool
+) -> None:
+    """Its records, and those of others behind it, which were acknowledged."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WayBack, "delete_topics", killed)
+        with pytest.raises(KilledError):
+            apart.back()
+    source = apart.world.source
+    txn = source.begin()
+    source.produce("a", 0, ["in a transaction"], txn)
+    source.produce("a", 0, ["behind it"])
+    open_at_source = WayBack.open_at_source
+
+    def seen_open(way_back: WayBack, state: FailoverState) -> list[str]:
+        seen = open_at_source(way_back, state)
+        if seen and Step.KEEP not in state.done:
+            source.end(txn, is_commit=is_commit)
+        return seen
+
+    monkeypatch.setattr(WayBack, "open_at_source", seen_open)
+    apart.back()
+    assert apart.kept()[15:] == [*(["in a transaction"] if is_commit else []), "behind it"]
+    assert "a" not in source.topic_ids()
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["its id is the first", "its id is the last"])
