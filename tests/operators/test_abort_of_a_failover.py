@@ -101,6 +101,29 @@ def test_a_mirror_continues_after_the_abort_and_can_be_failed_over_again(failed_
     assert isinstance(world.run(Life()), ConfigError)
 
 
+def test_what_others_have_at_the_name_of_a_forgotten_copy_is_not_in_the_way_of_an_abort(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_world(tmp_path / "world") as world:
+        for topic in ("a", "b"):
+            world.create_source_topic(topic, 1)
+            world.produce(topic, 0, 5)
+        assert world.run(Life()) is None
+        world.delete_target_topic("b")
+        world.forget("b")
+        world.target.create_topic("b", 1)
+        world.target.produce("b", 0, [f"of others {number}" for number in range(20)])
+        monkeypatch.setattr(MirrorConfig, "load", lambda _path: world.config)
+        scene = FailedOver(world, files_in(tmp_path / "world"))
+        assert scene.fail_over().phase == "failed over"
+        world.target.commit_group("of others", "b", 0, 7)
+        assert world.controls().read().failed_over.keys() == {"a"}
+        assert scene.abort().phase == "at the source"
+        world.produce("a", 0, 5)
+        assert world.run(Life()) is None
+        assert len(values(world)) == 10
+
+
 def test_preflight_refuses_a_mirror_that_was_failed_over_as_a_start_does(failed_over: FailedOver) -> None:
     world = failed_over.world
     refusal = world.run(Life())

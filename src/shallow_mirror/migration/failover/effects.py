@@ -100,9 +100,9 @@ class FailoverEffects:
         return sorted({source.topic for source in self._positions()})
 
     def _positions(self) -> dict[SourcePartition, Position]:
-        """Return the positions of the map, without those of topics that do not fail over."""
-        left_out = self._left_out()
-        positions = OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions()
+        """Return the positions of the map, without those of topics that do not fail over: what has their names is of others."""
+        left_out, forgotten = self._left_out(), Controls.open(self._storage).read().forgotten
+        positions = forgotten.without(OffsetMap.open(self._storage, mirror=self.files.mirror.mirror).positions())
         return {source: position for source, position in positions.items() if source.topic not in left_out}
 
     def _left_out(self) -> set[str]:
