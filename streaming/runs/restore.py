@@ -163,7 +163,7 @@ class _RestoreRun(Run[RestoreConfig]):
         planner = RestorePlanner(config, self.table, self.store, self.archive)
         self.reporter.start_step("deciding what to restore")
         recorded = RestoreRangesTable.of(self.storage).read()
-        decision = decide_restore(config, recorded, owner.positions(), planner, self.table.archive_id)
+        decision = decide_restore(config, recorded, owner.positions(), planner, self.table.archive_id, owner.run_epoch)
         decision.log()
         decided = decision.ranges
         if config.topics.preserves_offsets:

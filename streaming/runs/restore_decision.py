@@ -64,15 +64,18 @@ def decide_restore(
     positions: Mapping[SourcePartition, Position],
     planner: RestorePlanner,
     archive_id: str,
+    run_epoch: int | None = None,
 ) -> RestoreDecision:
     """Return the decision of the first start, with topics that the file includes since. Write nothing.
 
-    `earlier`: as it is recorded. `positions`: of the offset map. Raises ConfigError if the file would lead to another result
-    than that of the first start.
+    `earlier`: as it is recorded. `positions`: of the offset map. `run_epoch`: of the run that asks; None: a command, which writes
+    nothing. Raises ConfigError if the file would lead to another result than that of the first start.
     """
     changes: tuple[str, ...] = ()
     added: RestoreRanges | None = None
-    if not positions:  # where nothing was registered nothing is restored: the file may be another one
+    # Where nothing was registered nothing is restored: the file may be another one. Not that of this run: two decisions of one
+    # run could not be told from each other, and the archive may have grown in between.
+    if not positions and earlier is not None and earlier.run_epoch != run_epoch:
         earlier = None
     if earlier is None:
         ranges = planner.decide_ranges()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.support.archives import ORDERS, PAYMENTS
+from tests.support.archives import ORDERS, OTHER, PAYMENTS
 from tests.support.inline_restores import PRESERVED, InlineRestores
 from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
@@ -17,7 +17,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.checkpoints.ledger import RestoreRangesTable
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.cli import main
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.streaming.runs import restore as restore_run
 from shallow_mirror.verify import verify_restore
@@ -191,3 +191,24 @@ def test_of_two_first_decisions_the_later_run_counts(restores: InlineRestores) -
     assert decided is not None
     table.write(replace(decided, run_epoch=decided.run_epoch - 1, last_decision=1, until=json.dumps({"decision": 1})))
     assert table.read() == decided
+
+
+def test_an_attempt_that_ended_behind_the_decision_is_repeated_with_it_while_the_archive_grows(
+    restores: InlineRestores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, decide_first_rows = list[str](), vars(restore_run)["decide_first_rows"]
+
+    def ends_once(*arguments: Any) -> None:
+        if not ended:
+            ended.append("the target does not answer")
+            restores.archive.archive({ORDERS: [batch(10, 5)], OTHER: [batch(2, 1)]})
+            raise RetriableError("REQUEST_TIMED_OUT", ended[0])
+        decide_first_rows(*arguments)
+
+    monkeypatch.setattr(restore_run, "decide_first_rows", ends_once)
+    restores.crash("Decide")
+    restores.restore()
+    decided = RestoreRangesTable.of(TableStorage(restores.config().table_location)).read()
+    assert decided is not None
+    assert (decided.last_decision, [offsets.end for offsets in decided.ranges.values()]) == (2, [10, 2])
+    assert restores.records("east.orders") == 10
