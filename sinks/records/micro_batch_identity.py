@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from shallow_mirror.checkpoints import DecidedSegment, WrittenBy
 from shallow_mirror.errors import ConfigError, MicroBatchInDoubtError
+from shallow_mirror.types import SlotTxn
 
 OnDoubt = Literal["stop", "skip", "repeat"]
 """What becomes of a micro-batch that is committed in part: an error, no further write (records may be missing), or all of it
@@ -82,7 +83,7 @@ def _short(job_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMicroBatch:
-    """A micro-batch as the table has it. `slots`: those whose records are all there."""
+    """A micro-batch as the table has it. `slots`: those whose records are all there. `found_count`: no record counts twice."""
 
     id: MicroBatchId
     record_count: int
@@ -93,7 +94,7 @@ class RecordedMicroBatch:
 
     @property
     def is_complete(self) -> bool:
-        return not self.is_lost and self.found_count >= self.record_count  # more, if the operator had it repeated
+        return not self.is_lost and self.found_count >= self.record_count
 
     @classmethod
     def lost(cls, id: MicroBatchId) -> RecordedMicroBatch:
@@ -101,25 +102,34 @@ class RecordedMicroBatch:
 
     @classmethod
     def of_rows(cls, rows: Sequence[DecidedSegment]) -> RecordedMicroBatch | None:
-        """Return the micro-batch of these rows, all of one; None if there is no row."""
-        counts: defaultdict[int, int] = defaultdict(int)
-        contents: dict[int, SlotContent] = {}
-        written_by: WrittenBy | None = None
+        """Return the micro-batch of these rows, all of one; None if there is no row.
+
+        If the operator had it repeated, a slot may have several transactions, each of them in part. The one with the most
+        records counts: those of another slot, which are there twice, do not make up for what is missing.
+        """
+        found: defaultdict[SlotTxn | None, int] = defaultdict(int)
+        written: dict[SlotTxn | None, WrittenBy] = {}
         for row in rows:
-            written_by = row.written_by
-            assert written_by is not None
-            counts[written_by.slot] += row.segment.record_count
-            contents[written_by.slot] = SlotContent(written_by.slot_record_count, written_by.slot_crc32c)
-        if written_by is None:
-            return None
-        of = MicroBatchId(
-            query_id=written_by.query_id,
-            batch_id=written_by.batch_id,
-            job_id=written_by.job_id,
-            source_offsets=written_by.source_offsets,
-        )
-        whole = {slot: content for slot, content in contents.items() if counts[slot] == content.record_count}
-        return cls(of, written_by.micro_batch_record_count, whole, sum(counts.values()))
+            assert row.written_by is not None
+            found[row.txn] += row.segment.record_count
+            written[row.txn] = row.written_by
+        best: defaultdict[int, dict[int, SlotTxn | None]] = defaultdict(dict)
+        for txn, by in written.items():
+            slots = best[by.micro_batch_record_count]
+            if by.slot not in slots or found[slots[by.slot]] < found[txn]:
+                slots[by.slot] = txn
+        recorded: RecordedMicroBatch | None = None
+        # A repetition with another number of records has divided them otherwise: it is complete by itself, or not.
+        for record_count, slots in sorted(best.items()):
+            by = written[next(iter(slots.values()))]
+            of = MicroBatchId(query_id=by.query_id, batch_id=by.batch_id, job_id=by.job_id, source_offsets=by.source_offsets)
+            contents = {
+                slot: SlotContent(written[txn].slot_record_count, written[txn].slot_crc32c) for slot, txn in slots.items()
+            }
+            whole = {slot: content for slot, content in contents.items() if found[slots[slot]] == content.record_count}
+            if recorded is None or not recorded.is_complete:
+                recorded = cls(of, record_count, whole, sum(found[txn] for txn in slots.values()))
+        return recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +164,16 @@ def plan_micro_batch(
         _require_next(batch, newest.id, same, follows)
     if same is not None and same.is_complete:
         return WRITTEN
-    # Receipts name it until something else is decided; then nothing shows any more that its query replays it.
-    if newest is not None and newest.is_lost and newest.id.query_id != batch.query_id and on_doubt == "stop":
-        raise MicroBatchInDoubtError(f"{batch} follows {_lost(newest.id)}")
+    if newest is not None and newest.id.query_id != batch.query_id and on_doubt == "stop":
+        # Receipts name it until something else is decided; then nothing shows any more that its query replays it.
+        if newest.is_lost:
+            raise MicroBatchInDoubtError(f"{batch} follows {_lost(newest.id)}")
+        # Another query begins behind its source offsets. A job may be written: the rows stay, and its query still replays it.
+        if batch.job_id is None and not newest.is_complete:
+            raise MicroBatchInDoubtError(
+                f"{batch} follows {newest.id}, which was committed in part, {newest.found_count} of {newest.record_count} "
+                "records: only a replay by its own query writes the others"
+            )
     if same is None:
         return WRITE
     if on_doubt == "skip":

@@ -191,8 +191,8 @@ class ExactlyOnceKafkaSink:
         written = sink.write(rows, batch, plan)
         if written.rows:
             self.last = written
-            if batch.job_id is None:
-                self._newest = RecordedMicroBatch.of_rows(written.rows)
+            if batch.job_id is None:  # of one that was decided before, these are only the rows that were missing
+                self._newest = RecordedMicroBatch.of_rows(written.rows) if same is None else self._recorded(batch)
         self._report(written, time.monotonic() - began_s)
         return True
 

@@ -118,6 +118,17 @@ def test_a_micro_batch_that_only_receipts_name_may_be_there_in_part(batch: Micro
         plan_micro_batch(batch, LOST, same, follows="a", on_doubt="stop")
 
 
+IN_PART = RecordedMicroBatch(A, 5, {0: SlotContent(3, 1)}, 3)
+
+
+def test_another_query_does_not_follow_a_micro_batch_that_was_committed_in_part() -> None:
+    with pytest.raises(MicroBatchInDoubtError, match="follows batch 7 of query a, which was committed in part, 3 of 5 records"):
+        plan_micro_batch(FOLLOWING, IN_PART, None, follows="a", on_doubt="stop")
+    for on_doubt in ("skip", "repeat"):
+        assert plan_micro_batch(FOLLOWING, IN_PART, None, follows="a", on_doubt=on_doubt) == WRITE
+    assert plan_micro_batch(JOB, IN_PART, None, follows=None, on_doubt="stop") == WRITE
+
+
 @pytest.mark.parametrize(
     ("batch", "named"),
     [

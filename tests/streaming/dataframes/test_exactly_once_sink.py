@@ -253,6 +253,37 @@ def test_the_operator_may_choose(target: StrictCluster, tmp_path: Path, on_doubt
 
 
 @pytest.mark.slow
+def test_a_query_that_follows_a_micro_batch_committed_in_part_leaves_none_of_it_out(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    lost_in_part(target, tmp_path)
+    other = QuerySession("query-2", {0: "[1]"})
+    other.runs = -1
+    with sink_to(target, tmp_path, follows="query-1") as sink:
+        with pytest.raises(MicroBatchInDoubtError, match="committed in part, 3 of 5 records"):
+            sink(frame(*TWO, session=other), 0)
+        sink(frame(*ONE), 0)
+        sink(frame(*TWO, session=other), 0)
+    assert sorted(texts(target)) == SORTED
+
+
+@pytest.mark.thorough
+def test_a_repeated_micro_batch_that_is_committed_in_part_again_is_not_taken_as_whole(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    lost_in_part(target, tmp_path)
+    with sink_to(target, tmp_path, KillAt("Decide"), on_doubt="repeat") as sink, pytest.raises(KilledError):
+        sink(frame(*ONE), 0)
+    target.time_out("sink-1")
+    with sink_to(target, tmp_path, on_doubt="repeat") as sink:
+        sink(frame(*ONE), 0)
+    with sink_to(target, tmp_path, on_doubt="repeat") as sink:
+        QUERY.runs += 1
+        sink(frame(*ONE), 0)
+    assert sorted(texts(target)) == list("aaabbbcccde")
+
+
+@pytest.mark.slow
 def test_a_slot_that_was_committed_in_some_partitions_only_needs_the_operator(target: StrictCluster, tmp_path: Path) -> None:
     rows: list[Row] = [{"value": b"a", "partition": 0}, {"value": b"b", "partition": 1}]
     with sink_to(target, tmp_path, KillAt("Decide")) as sink, pytest.raises(KilledError):
