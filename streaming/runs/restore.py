@@ -239,6 +239,7 @@ class _RestoreRun(Run[RestoreConfig]):
                 )
                 if self.supervisor.is_over() or not self._run_slots(copying, archive_input, number):
                     return False
+            self.table.refresh()  # a running archive compacts its table, and deletes the replaced files after a day
         return True
 
     def _slots_of(self, copying: _Copying, step: RestoreStep) -> Sequence[Sequence[PlannedRange]]:

@@ -81,6 +81,13 @@ def first_row_of_lineage(source: SourcePartition, lineage: int, offset: int, lea
     return DecidedSegment(segment, None)
 
 
+def replace_files(config: ArchiveConfig) -> None:
+    """Compact the table of an archive, and delete the replaced files, as a running archive does within a day."""
+    table = DeltaTable(str(Path(config.tables) / ARCHIVE_SEGMENTS_TABLE))
+    assert table.optimize.compact()["numFilesRemoved"] > 1
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
 class ArchiveOfTest:
     """The owner of a new archive, or the next owner of one that is there."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config
+from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config, replace_files
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints import DecidedSegment
@@ -56,6 +56,14 @@ def test_batches_of_a_range_are_read_up_to_the_cut(archive: ArchiveOfTest) -> No
     assert read(second, 15, 30, is_first=False) == [20]
     assert (reader.records_until, reader.log.log_end) == (24, 24)
     assert reader.read_bytes == len(batch(0, 10)) * 3
+
+
+@pytest.mark.slow
+def test_a_table_that_a_running_archive_compacts_meanwhile_is_read_on(archive: ArchiveOfTest) -> None:
+    opened = side(archive)
+    replace_files(archive.config)
+    reader, _ = opened.readers(ORDERS_0, NO_STARTS)
+    assert read(reader, 0, 30) == [0, 10, 20]
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ class ArchiveSide:
         """Return the rows of a partition. Those of one topic are in memory."""
         if self._loaded_topic != source.topic:
             self._rows = {}
+            self._table.refresh()  # a running archive compacts its table, and deletes the replaced files after a day
             for row in self._table.segments([source.topic]):
                 view = self._views.get(row.segment.source)
                 clipped = None if view is None else view.clipped_row(row)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from deltalake import DeltaTable
-from tests.support.archives import ORDERS, ArchiveOfTest, archive_config, object_files
+from tests.support.archives import ORDERS, ArchiveOfTest, archive_config, object_files, replace_files
 from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
 
 from shallow_mirror.archive_format.object_footer import TRAILER
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.ledger import ArchiveTable, archive_table
 from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
@@ -288,6 +288,19 @@ def test_objects_that_expire_while_they_are_verified_are_no_difference(tmp_path:
     report = verify_archive(archive.config)
     assert (report.is_equal, report.findings.counts) == (True, {})
     assert (expired, len(object_files(archive.config))) == ([], 2)
+
+
+def test_a_table_that_a_running_archive_compacts_meanwhile_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = written(tmp_path)
+    monkeypatch.setattr(archive_table, "_READ_ROWS", 1)
+    compact = [replace_files]
+
+    def on_progress(_report: ArchiveVerification) -> None:
+        while compact:
+            compact.pop()(archive.config)
+
+    report = verify_archive(archive.config, on_progress=on_progress)
+    assert (report.is_equal, report.row_count, compact) == (True, 4, [])
 
 
 def test_a_row_that_names_an_object_of_another_archive_is_named(tmp_path: Path) -> None:
