@@ -12,11 +12,7 @@ if TYPE_CHECKING:
         plan_micro_batch as plan_micro_batch,
     )
     from shallow_mirror.sinks.records.record_job import RecordJob as RecordJob
-    from shallow_mirror.sinks.records.record_sink import (
-        RecordSink as RecordSink,
-        Written as Written,
-        require_visible as require_visible,
-    )
+    from shallow_mirror.sinks.records.record_sink import RecordSink as RecordSink, Written as Written
     from shallow_mirror.sinks.records.row_schema import record_columns as record_columns
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -103,7 +103,8 @@ class RecordSink:
             require_committed(self._performer.recheck_unavailable(deadline.sooner(RECHECK_MS)))
         outcome = actions.drive(actions.run_micro_batch(()), perform, self._observer)
         require_committed(outcome.not_committed)
-        require_visible(self._performer)
+        # Spark forgets a micro-batch that is done. So it is done only when nothing of it can turn out to be aborted any more.
+        self._performer.require_visible()
         self._owner.settle()
         self._observer("Settled")
         self._owner.compact_if_due()
@@ -183,16 +184,6 @@ class RecordSink:
                 "last transactions",
             )
         return usable[: self._slots]
-
-
-def require_visible(performer: TxnPerformer) -> None:
-    """Raise RetriableError if a decided transaction is not visible in all of its partitions yet.
-
-    Spark forgets a micro-batch that is done. So it is done only when nothing of it can turn out to be aborted any more.
-    """
-    if performer.availability.pending:
-        txn, ranges = next(iter(performer.availability.pending.items()))
-        raise RetriableError("MARKER_PENDING", f"{ranges[0].topic_partition} has not accepted the commit marker of {txn} yet")
 
 
 def _results_of(answers: Sequence[object]) -> tuple[RecordSlotResult, ...]:

@@ -39,7 +39,6 @@ from shallow_mirror.sinks.records import (
     micro_batches_of_receipts,
     plan_micro_batch,
     record_columns,
-    require_visible,
 )
 from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.dataframes.streaming_query import micro_batch_of, session_of_worker
@@ -323,7 +322,7 @@ class ExactlyOnceKafkaSink:
         try:
             deadline = Deadline.after_ms(_START_MS, time.monotonic)
             recover(run.owner, performer, mirror=config.name, deadline=deadline, choices=choices, guard=guard)
-            require_visible(performer)
+            performer.require_visible()
         except RecoverNeededError as error:
             raise MicroBatchInDoubtError(error.what) from error
         job = RecordJob(

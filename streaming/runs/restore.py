@@ -192,6 +192,7 @@ class _RestoreRun(Run[RestoreConfig]):
             is_done = self._fill_logs(copying)
         owner.settle()
         if is_done:
+            attempt.performer.require_visible()  # no later micro-batch looks at it again
             omissions = (*self._left_out_records(decision), *self._commit_groups(decided))
             retention.log_paused(self.supervisor.deadline())
             self.omissions = omissions  # not before: nothing is returned where this attempt ends at a stop

@@ -177,6 +177,12 @@ class TxnPerformer:
             self._owner.check_ownership()
             raise
 
+    def require_visible(self) -> None:
+        """Raise RetriableError if a decided transaction is not visible in all of its partitions yet."""
+        if self.availability.pending:
+            txn, ranges = next(iter(self.availability.pending.items()))
+            raise RetriableError("MARKER_PENDING", f"{ranges[0].topic_partition} has not accepted the commit marker of {txn} yet")
+
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Check whether unavailable parts of the target can be used again. Returns transactions whose rows were removed.
 
