@@ -68,10 +68,15 @@ def write_slot(job: RecordJob, slot: int, batches: Iterator[pa.RecordBatch], tar
     if slot in job.committed:
         return _compared(job, slot, batches, digest)
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
+
+    def find(name: str) -> TargetTopic | None:
+        # Rows that name their partitions may name one that was added a moment ago.
+        return find_topic(target, name, deadline, is_asked_anew="partition" in window.schema.names)
+
     reader = RowReader(
         slot,
         job.topic,
-        lambda name: find_topic(target, name, deadline),
+        find,
         sticky_bytes=job.batch_bytes,
         first=slot + job.decision,
         now_ms=_now_ms,
@@ -107,8 +112,13 @@ def write_slot(job: RecordJob, slot: int, batches: Iterator[pa.RecordBatch], tar
     )
 
 
-def find_topic(target: Cluster, name: str, deadline: Deadline) -> TargetTopic | None:
-    """Return a topic of the target as it is now, at most `metadata.max.age.ms` ago. Raises RetriableError, ConfigError."""
+def find_topic(target: Cluster, name: str, deadline: Deadline, *, is_asked_anew: bool = False) -> TargetTopic | None:
+    """Return a topic of the target as it was at most `metadata.max.age.ms` ago. Raises RetriableError, ConfigError.
+
+    `is_asked_anew`: as it is now.
+    """
+    if is_asked_anew:
+        target.forget_metadata()
     listed = target.known_topics({name}, deadline).get(name)
     if listed is None:
         listed = target.metadata([name], deadline).topics.get(name)

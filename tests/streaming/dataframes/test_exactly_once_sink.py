@@ -11,6 +11,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from tests.fakes.partition_log import PartitionLog
 from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.inline_frames import InlineFrame, QuerySession, Row, committed, rows_of, sink_to, texts
@@ -103,6 +104,16 @@ def test_rows_keep_their_order_in_a_partition_and_their_fields(target: StrictClu
     assert first == []
     assert [bytes(record.value or b"") for record in second] == [b"%d" % i for i in range(9)]
     assert all([(bytes(name), value) for name, value in record.headers] == [(b"h", None)] for record in second)
+
+
+@pytest.mark.slow
+def test_rows_may_name_a_partition_that_was_added_a_moment_ago(target: StrictCluster, tmp_path: Path) -> None:
+    with sink_to(target, tmp_path) as sink:
+        sink(frame([{"value": b"a", "partition": 1}], columns=("value", "partition")), 0)
+        with target.lock:
+            target.logs["out", 2] = PartitionLog(target.log("out").leader, target.log("out").configs)
+        sink(frame([{"value": b"b", "partition": 2}], columns=("value", "partition")), 1)
+    assert texts(target) == ["a", "b"]
 
 
 @pytest.mark.slow
