@@ -98,6 +98,8 @@ class ExactlyOnceKafkaSink:
         self._lost: tuple[MicroBatchId, ...] = ()
         """What receipts name, the newest first, while the table is older than the target."""
         self._metrics: SinkMetrics | None = None
+        self._tried: MicroBatchId | None = None
+        """What this call has begun to write: found decided in a further try, it is this call's."""
         self._called: tuple[str, int] | None = None
         """Run of the query, and batch id, of the last call that returned."""
         self.last: Written | None = None
@@ -161,6 +163,7 @@ class ExactlyOnceKafkaSink:
         patience = Deadline.after_ms(self.config.retry_for_s * 1000, time.monotonic)
         failures = 0
         with self._lock:
+            self._tried = None
             while True:
                 try:
                     return self._try(rows.sparkSession, chosen, batch)
@@ -182,11 +185,15 @@ class ExactlyOnceKafkaSink:
         sink = self._opened(spark)
         same = None if self._is_next(batch) else self._recorded(batch)
         plan = plan_micro_batch(batch, self._newest, same, follows=self.config.follows, on_doubt=self.config.on_doubt)
+        if plan.is_written and batch == self._tried:
+            _log.info("%s was written by the try before", batch)
+            return True
         if plan.is_written:
             _log.info("%s was written before", batch)
             if self._metrics is not None:
                 self._metrics.replays.inc()
             return False
+        self._tried = batch
         written = sink.write(rows, batch, plan)
         if written.rows:
             self.last = written

@@ -22,6 +22,7 @@ from shallow_mirror import (
     FencedError,
     MicroBatchInDoubtError,
     RecordRefusedError,
+    RetriableError,
     WrittenRecords,
 )
 from shallow_mirror.local_kafka.ports import free_ports
@@ -124,6 +125,23 @@ def test_a_job_is_written_once(target: StrictCluster, tmp_path: Path) -> None:
         assert not sink.write(InlineFrame(*ONE), job_id="2026-11-27")
         assert sink.write(InlineFrame(*TWO), job_id="2026-11-28")
     assert sorted(texts(target)) == SORTED
+
+
+@pytest.mark.slow
+def test_a_job_that_is_found_decided_when_it_is_tried_again_was_written_by_this_call(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    failures = ["EndTxn"]
+
+    def observer(point: str) -> None:
+        if point in failures:
+            failures.remove(point)
+            raise RetriableError("REQUEST_TIMED_OUT", "the coordinator does not answer")
+
+    with sink_to(target, tmp_path, observer) as sink:
+        assert sink.write(InlineFrame(*ONE), job_id="2026-11-27")
+        assert not sink.write(InlineFrame(*ONE), job_id="2026-11-27")
+    assert sorted(texts(target)) == list("abcde")
 
 
 @pytest.mark.slow
