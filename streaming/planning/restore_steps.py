@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.checkpoints.rows import ArchiveRow
@@ -26,12 +26,23 @@ def require_adjacent_rows(step: RestoreStep, positions: Mapping[SourcePartition,
         end = positions[source]
         for row in rows:
             if row.segment.source_start > end:
-                raise MirrorError(
-                    f"{source.topic_partition}: the archive no longer has offsets {end} to {row.segment.source_start - 1}: its "
-                    "retention deleted them since the restore began. Give another `restore` name and other `tables`, and restore "
-                    "into another topic what the archive still has"
-                )
+                raise _deleted_error(source, end, row.segment.source_start)
             end = max(end, row.segment.source_end)
+
+
+def require_named_objects(step: RestoreStep, named: Collection[str]) -> None:
+    """Raise MirrorError if visible rows do not name an object of the step any more. `named`: by those of its decisions."""
+    for source, rows in sorted(step.rows.items()):
+        for row in rows:
+            if row.stored is not None and row.stored.object_name not in named:
+                raise _deleted_error(source, row.segment.source_start, row.segment.source_end)
+
+
+def _deleted_error(source: SourcePartition, start: int, end: int) -> MirrorError:
+    return MirrorError(
+        f"{source.topic_partition}: the archive no longer has offsets {start} to {end - 1}: its retention deleted them since the "
+        "restore began. Give another `restore` name and other `tables`, and restore into another topic what the archive still has"
+    )
 
 
 def plan_step(

@@ -14,10 +14,10 @@ from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, RestoreRanges, RestoreRangesTable, TopicDescription
 from shallow_mirror.checkpoints.logs import QuarantineTable, undescribed_entries
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
-from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError, ObjectMissingError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store import ObjectStore
@@ -36,7 +36,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
     group_times,
     unmatched_sentence,
 )
-from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
+from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows, require_named_objects
 from shallow_mirror.streaming.runs.broker_limits import require_room_for_receipts
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
@@ -238,10 +238,25 @@ class _RestoreRun(Run[RestoreConfig]):
                     segments=step.rows,
                     slots=slots,
                 )
-                if self.supervisor.is_over() or not self._run_slots(copying, archive_input, number):
+                if self.supervisor.is_over():
                     return False
+                try:
+                    if not self._run_slots(copying, archive_input, number):
+                        return False
+                except ObjectMissingError:
+                    self._require_named_objects(step)
+                    raise
             self.table.refresh()  # a running archive compacts its table, and deletes the replaced files after a day
         return True
+
+    def _require_named_objects(self, step: RestoreStep) -> None:
+        """Raise MirrorError if retention has deleted rows of a step since they were read, and their objects with them."""
+        decisions = [row.micro_batch for rows in step.rows.values() for row in rows]
+        self.table.refresh()
+        rows = self.table.rows(
+            (Comparison("micro_batch", ">", min(decisions) - 1), Comparison("micro_batch", "<=", max(decisions)))
+        )
+        require_named_objects(step, {row.stored.object_name for row in rows if row.stored is not None})
 
     def _slots_of(self, copying: _Copying, step: RestoreStep) -> Sequence[Sequence[PlannedRange]]:
         """Return the ranges of a step that are not copied yet, by slot."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.archives import replace_files
+from tests.support.archives import object_files, replace_files
 from tests.support.inline_restores import InlineRestores
 from tests.support.inline_session import InlineSession
 
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.errors import MirrorError, ObjectMissingError
 from shallow_mirror.streaming.planning import RestorePlanner
 from shallow_mirror.streaming.runs import Restore
 
@@ -25,3 +28,23 @@ def test_a_table_that_a_running_archive_compacts_meanwhile_is_read_on(
 
     assert Restore(restores.config(), observer=observer).run(InlineSession()) == ()
     assert (restores.records("east.orders"), compact) == (10, [])
+
+
+def test_objects_that_retention_deletes_meanwhile_are_named_with_their_offsets(restores: InlineRestores) -> None:
+    archive = restores.archive
+    expired = [row.stored.object_name for row in ArchiveTable.open(archive.config.tables).rows() if row.stored is not None][:1]
+
+    def observer(point: str) -> None:
+        if point == "TakeDecision" and expired:
+            archive.owner.mark(expired, SegmentState.DELETE_SEGMENT_STARTED, (1, 1))
+            archive.store.delete(expired)
+            expired.clear()
+
+    with pytest.raises(MirrorError, match="orders-0: the archive no longer has offsets 0 to 4: its retention deleted them since"):
+        Restore(restores.config(), observer=observer).run(InlineSession())
+
+
+def test_an_object_that_is_missing_is_named(restores: InlineRestores) -> None:
+    object_files(restores.archive.config)[0].unlink()
+    with pytest.raises(ObjectMissingError):
+        restores.restore()
