@@ -143,6 +143,23 @@ class LosingTables:
         return getattr(self._tables, name)
 
 
+class UnreachableOnce:
+    """Tables whose store does not take the next rows of one table."""
+
+    def __init__(self, tables: BestEffortTables) -> None:
+        self._tables = tables
+        self.refused: str | None = None
+
+    def append(self, table: str, rows: pa.Table) -> bool:
+        if table == self.refused:
+            self.refused = None
+            return False
+        return self._tables.append(table, rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tables, name)
+
+
 @pytest.mark.parametrize("is_reached", [False, True])
 def test_positions_that_were_lost_are_noted_again_although_they_do_not_change(
     source: Groups, tables: BestEffortTables, tmp_path: Path, *, is_reached: bool
@@ -159,6 +176,26 @@ def test_positions_that_were_lost_are_noted_again_although_they_do_not_change(
     notes.run_pass(T0 + timedelta(minutes=3))
     assert recorded(tables, 4) == {"billing": 9}
     assert len(tables.read("group_syncs", ())) == 2, "nothing has changed since"
+
+
+@pytest.mark.parametrize("refused", ["group_offsets", "group_syncs"])
+def test_a_pass_that_the_store_did_not_take_is_noted_with_the_next_one(
+    source: Groups, tables: BestEffortTables, tmp_path: Path, refused: str
+) -> None:
+    unreachable = UnreachableOnce(tables)
+    notes = GroupNotes(archive_config(tmp_path), unreachable)
+    source.have("billing", ("orders", 0, 5))
+    source.have("leaving", ("orders", 0, 1))
+    unreachable.refused = refused  # of the complete pass, which readers begin with
+    notes.run_pass(T0)
+    notes.run_pass(T0 + timedelta(minutes=1))
+    assert recorded(tables, 1) == {"billing": 5, "leaving": 1}
+    unreachable.refused = refused
+    source.have("billing", ("orders", 0, 9))
+    del source.offsets_of["leaving"]
+    notes.run_pass(T0 + timedelta(minutes=2))
+    notes.run_pass(T0 + timedelta(minutes=3))
+    assert recorded(tables, 3) == {"billing": 9}
 
 
 def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(

@@ -36,7 +36,10 @@ class GroupNotes:
         self._source.close()
 
     def run_pass(self, now: datetime) -> int:
-        """Record what changed; return the number of positions. Raises RetriableError, ConfigError."""
+        """Record what changed; return the number of positions. Raises RetriableError, ConfigError.
+
+        A store that is unreachable is logged.
+        """
         began = time.monotonic()
         own = position_group(self._config.archive)
         names = [name for name in sorted(self._source.listed()) if name != own and self._config.groups.is_included(name)]
@@ -56,7 +59,7 @@ class GroupNotes:
                 positions[before.key] = before  # a transaction that commits another one is open
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         changed = changed_positions(self._noted, positions, is_whole=is_whole)
-        lost_before, is_taken = lost_rows(self._history), True
+        lost_before = lost_rows(self._history)
         if is_whole or changed:
             done = GroupSyncPass(
                 observed_at=now,
@@ -65,9 +68,10 @@ class GroupNotes:
                 partition_count=len(positions),
                 seconds=time.monotonic() - began,
             )
-            is_taken = record_pass(self._history, done, changed)
+            if not record_pass(self._history, done, changed):
+                return len(positions)  # the next pass records these changes with its own
         self._noted = positions
-        if not is_taken or lost_rows(self._history) != lost_before:
+        if lost_rows(self._history) != lost_before:
             self._whole_at = None  # those that do not change again would be missing
         elif is_whole:
             self._whole_at = now
