@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         group_times as group_times,
         unmatched_sentence as unmatched_sentence,
     )
+    from shallow_mirror.streaming.planning.restore_steps import gone_offsets as gone_offsets, gone_problem as gone_problem
     from shallow_mirror.streaming.planning.source_offsets import LogEnds as LogEnds, SourceOffsets as SourceOffsets
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -23,11 +23,19 @@ class RestoreStep:
 def require_adjacent_rows(step: RestoreStep, positions: Mapping[SourcePartition, int]) -> None:
     """Raise MirrorError if rows behind a position are gone: their records would count as offsets without records."""
     for source, rows in sorted(step.rows.items()):
-        end = positions[source]
-        for row in rows:
-            if row.segment.source_start > end:
-                raise _deleted_error(source, end, row.segment.source_start)
-            end = max(end, row.segment.source_end)
+        gone = gone_offsets(rows, positions[source])
+        if gone is not None:
+            raise MirrorError(gone_problem(source, *gone))
+
+
+def gone_offsets(rows: Sequence[ArchiveRow], position: int) -> tuple[int, int] | None:
+    """Return the first offsets behind a position that no row has, though a later one is there; None if there are none."""
+    end = position
+    for row in rows:
+        if row.segment.source_start > end:
+            return end, row.segment.source_start
+        end = max(end, row.segment.source_end)
+    return None
 
 
 def require_named_objects(step: RestoreStep, named: Collection[str]) -> None:
@@ -35,11 +43,12 @@ def require_named_objects(step: RestoreStep, named: Collection[str]) -> None:
     for source, rows in sorted(step.rows.items()):
         for row in rows:
             if row.stored is not None and row.stored.object_name not in named:
-                raise _deleted_error(source, row.segment.source_start, row.segment.source_end)
+                raise MirrorError(gone_problem(source, row.segment.source_start, row.segment.source_end))
 
 
-def _deleted_error(source: SourcePartition, start: int, end: int) -> MirrorError:
-    return MirrorError(
+def gone_problem(source: SourcePartition, start: int, end: int) -> str:
+    """Return the problem of a restore that has begun and whose rows of these offsets are gone."""
+    return (
         f"{source.topic_partition}: the archive no longer has offsets {start} to {end - 1}: its retention deleted them since the "
         "restore began. Give another `restore` name and other `tables`, and restore into another topic what the archive still has"
     )

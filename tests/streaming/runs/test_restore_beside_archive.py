@@ -44,6 +44,23 @@ def test_objects_that_retention_deletes_meanwhile_are_named_with_their_offsets(r
         Restore(restores.config(), observer=observer).run(InlineSession())
 
 
+@pytest.mark.parametrize(("decision", "gone"), [(1, "offsets 0 to 4"), (2, "offsets 5 to 9")], ids=["the first", "the last"])
+def test_a_dry_run_and_a_start_refuse_what_retention_has_deleted_since_the_restore_began(
+    restores: InlineRestores, decision: int, gone: str
+) -> None:
+    restores.crash("RunSlots")
+    archive = restores.archive
+    rows = [row for row in ArchiveTable.open(archive.config.tables).rows() if row.micro_batch == decision]
+    expired = sorted({row.stored.object_name for row in rows if row.stored is not None})
+    archive.owner.mark(expired, SegmentState.DELETE_SEGMENT_STARTED, (decision, decision))
+    archive.store.delete(expired)
+    planned = restores.dry_run()
+    assert not planned.is_fine
+    assert any(f"orders-0: the archive no longer has {gone}" in problem for problem in planned.problems)
+    with pytest.raises(MirrorError, match=r"retention"):
+        restores.restore()
+
+
 def test_an_object_that_is_missing_is_named(restores: InlineRestores) -> None:
     object_files(restores.archive.config)[0].unlink()
     with pytest.raises(ObjectMissingError):

@@ -34,6 +34,8 @@ from shallow_mirror.streaming.planning import (
     OtherLineages,
     RestorePlanner,
     described_topics,
+    gone_offsets,
+    gone_problem,
     group_times,
     restored_amounts,
     unmatched_sentence,
@@ -242,11 +244,20 @@ def _add_ranges(
             is_compacted = target_topic_policy.is_compacted(described[source.topic].configs)
             partition.fillers = FillerCount(is_compacted=is_compacted, leading=0 if source in reached else partition.start)
     objects: dict[str, int] = {}
+    ends = {source: partition.position for source, partition in partitions.items()}
     for step in planner.steps(decided, reached):
         report.micro_batches += 1
         for source, rows in step.rows.items():
+            gone = gone_offsets(rows, ends[source])
+            report.problems += [] if gone is None else [gone_problem(source, *gone)]
+            ends[source] = max(ends[source], *(row.segment.source_end for row in rows))
             for row in rows:
                 _add_row(partitions[source], row, objects, config.read.isolation_level)
+    report.problems += [
+        gone_problem(source, ends[source], partition.end)
+        for source, partition in partitions.items()
+        if ends[source] < partition.end
+    ]
     report.partitions = list(partitions.values())
     report.object_count = len(objects)
     report.damaged_objects = _damaged_objects(store, objects)
