@@ -161,6 +161,8 @@ class MicroBatchPlanner:
             first_offsets = self._source.starts_of(unregistered, listing, self._deadline(), is_first_run=False)
         except RetriableError as error:
             self._write_state({}, waiting_for=error)
+            if self._is_available_now:
+                raise  # a plan without progress would end the query
             self._paused_topics()  # nothing is planned: a hand-over need not wait for the source
             return start, 0.0
         self._has_listed = True
@@ -171,7 +173,8 @@ class MicroBatchPlanner:
         ends = offset_planning.changed_offsets(start, self._new_partitions.registered_only(listing.ends))
         allowed = {partition: end for partition, end in ends.items() if partition.topic not in paused} if paused else ends
         # Failures first: a partition that has begun to answer again is due at once.
-        failures = self._failures.update(listing, self._now_ms())
+        # With available-now none of them is in this query, however soon its leader is back.
+        failures = self._failures.update(listing, self._now_ms(), at_once=self._is_available_now)
         waiting = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
         if waiting:
             allowed = {partition: end for partition, end in allowed.items() if partition not in waiting}
@@ -397,7 +400,7 @@ class MicroBatchPlanner:
             try:
                 listing = self._source.log_ends(self._deadline())
                 if not patience.is_over():
-                    listing.require_answers()
+                    listing.require_all_answers(planner_state.read_paused_topics(self._config.paused_path).topics)
                 return listing
             except RetriableError as error:
                 if patience.is_over():

@@ -22,14 +22,19 @@ class SourceFailures:
         self._since_ms: dict[SourcePartition, int] = {}
         self._returned: set[SourcePartition] = set()
 
-    def update(self, listing: LogEnds, now_ms: int) -> tuple[LeftOutPartition, ...]:
-        """Take over a listing of the source; return the partitions to report. Definite errors are reported at once."""
+    def update(self, listing: LogEnds, now_ms: int, *, at_once: bool = False) -> tuple[LeftOutPartition, ...]:
+        """Take over a listing of the source; return the partitions to report. Definite errors are reported at once.
+
+        `at_once`: all are.
+        """
         self._returned.update(source for source in self._since_ms if source in listing.ends)
         self._since_ms = {source: self._since_ms.get(source, now_ms) for source in listing.unanswered}
         return tuple(
             _left_out(source, error, since_ms, now_ms)
             for source, error in sorted(listing.unanswered.items(), key=lambda item: item[0])
-            if (since_ms := self._since_ms[source]) <= now_ms - REPORT_AFTER_MS or not isinstance(error, RetriableError)
+            if (since_ms := self._since_ms[source]) <= now_ms - REPORT_AFTER_MS
+            or at_once
+            or not isinstance(error, RetriableError)
         )
 
     def not_due(

@@ -58,6 +58,12 @@ class LogEnds:
             if source not in self.leaderless and (sources is None or source in sources):
                 raise error
 
+    def require_all_answers(self, not_copied: Collection[str]) -> None:
+        """Raise the RetriableError of the first partition without a leader that answers. `not_copied`: topics without which."""
+        for source, error in sorted(self.unanswered.items()):
+            if isinstance(error, RetriableError) and source.topic not in not_copied:
+                raise error
+
     def without(self, failed: Mapping[SourcePartition, MirrorError]) -> LogEnds:
         """Return the listing with these partitions among the unanswered ones."""
         if not failed:

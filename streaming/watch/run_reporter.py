@@ -282,7 +282,7 @@ class RunReporter:
         state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
         if state is not None:
             self.left_out.on_plan(state)
-        partitions = self.left_out.partitions()
+        partitions = [left for left in self.left_out.partitions() if left.source.topic not in not_copied]
         left_out = [f"{left.source.topic_partition} ({left.reason})" for left in partitions]
         topics = {left.source.topic for left in partitions}
         left_out += [problem.text for name, problem in self._gone_topics if name not in topics]

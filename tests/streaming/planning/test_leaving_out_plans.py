@@ -238,6 +238,57 @@ def test_available_now_waits_a_minute_for_every_leader_before_it_fixes_its_end(t
     assert planning.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
 
 
+@pytest.mark.parametrize("is_leaderless", [True, False])
+def test_what_available_now_ends_without_is_reported_by_its_first_plan(tmp_path: Path, is_leaderless: bool) -> None:
+    """The query may end before an election would be over."""
+    planning = Planning(tmp_path, _cluster())
+    if is_leaderless:
+        planning.cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+    else:
+        planning.cluster.wrong[A.topic_partition] = SILENT
+    began = planning.seconds
+    planning.planner.prepare_available_now()
+    assert planning.seconds - began == 60.0
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
+    assert planning.reported() == {A: "LEADER_NOT_AVAILABLE" if is_leaderless else "NETWORK_EXCEPTION"}
+
+
+def test_available_now_waits_for_an_election(tmp_path: Path) -> None:
+    planning = Planning(tmp_path, _cluster())
+    planning.cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+
+    def elect(seconds: float) -> None:
+        planning.seconds += seconds
+        planning.cluster.topics["orders"] = _topic("orders", "idA", [1, 1])
+
+    planning.planner._sleep = elect
+    planning.planner.prepare_available_now()
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+
+
+def test_available_now_does_not_wait_for_topics_that_are_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "paused.json"
+    planning = Planning(tmp_path, _cluster(), changes={"paused_path": path})
+    planner_state.write_paused_topics(path, {"orders"})
+    planning.cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+    began = planning.seconds
+    planning.planner.prepare_available_now()
+    assert planning.seconds == began
+
+
+def test_available_now_does_not_end_where_a_plan_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan without progress would be its end, and nothing of the others was copied."""
+    planning = Planning(tmp_path, _cluster())
+    planning.planner.prepare_available_now()
+
+    def silent(*_asked: object) -> None:
+        raise SILENT
+
+    monkeypatch.setattr(planning.cluster, "list_offsets", silent)
+    with pytest.raises(RetriableError, match="refused"):
+        planning.planner.latest({A: 101, B: 30})
+
+
 def test_a_topic_that_was_created_again_ends_the_query_or_is_isolated_and_what_has_its_name_does_not_enter(
     tmp_path: Path,
 ) -> None:

@@ -75,6 +75,7 @@ def test_a_run_up_to_its_start_that_left_something_out_does_not_end_in_success(t
     reporter.left_out.on_micro_batch([UnfinishedRange.of(A, 0, Side.TARGET, error)], owner.positions())
     with pytest.raises(IncompleteRunError, match=r"left out: orders-0 .*has no leader.*status. names the remedies"):
         reporter.on_caught_up(owner.positions())
+    reporter.on_caught_up(owner.positions(), ["orders"])
 
 
 @pytest.mark.parametrize(
