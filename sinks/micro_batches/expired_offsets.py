@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import DataLossError
-from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.errors import DataLossError, RetriableError
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    IsolationLevel,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TargetPartition,
+    TopicPartition,
+)
 
 _log = logging.getLogger(__name__)
+
+_OTHERS_PATIENCE_MS = 2_000
+"""How long the leaders of other partitions of the topic are waited for: what those have lost, their slots find out as well."""
 
 
 def expired_rows(
@@ -24,17 +35,23 @@ def expired_rows(
 ) -> tuple[DecidedSegment, ...]:
     """Return one row for each partition of the topic that lost something. They have no transaction.
 
-    Raises `loss` if it was not retention: a log that was truncated continues with other records. Raises RetriableError.
+    Other partitions than that of `loss` have none if their leaders do not answer. Raises `loss` if it was not retention: a log
+    that was truncated continues with other records. Raises RetriableError.
     """
     if loss.log_start_offset is None or loss.log_start_offset <= loss.expected_offset:
         raise loss
     topic = loss.topic_partition.topic
-    topic_id = source.metadata([topic], deadline).topics[topic].topic_id
+    listed = source.metadata([topic], deadline).topics[topic]
+    topic_id = listed.topic_id
     sources = {source.topic_partition: source for source in positions if (source.topic, source.topic_id) == (topic, topic_id)}
-    starts = source.list_offsets(dict.fromkeys(sources, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
+    if loss.topic_partition not in sources:
+        raise loss
+    led = {number for number, partition in listed.partitions.items() if partition.leader >= 0}
+    starts = _log_starts(loss.topic_partition, [name for name in sources if name.partition in led], source, deadline)
     rows = []
-    for topic_partition, source_partition in sorted(sources.items()):
-        position, start = positions[source_partition], starts[topic_partition].offset
+    for topic_partition, start in sorted(starts.items()):
+        source_partition = sources[topic_partition]
+        position = positions[source_partition]
         if start <= position:
             continue
         expired = Segment(
@@ -49,6 +66,19 @@ def expired_rows(
     if not rows:
         raise loss
     return tuple(rows)
+
+
+def _log_starts(
+    lost: TopicPartition, led: Collection[TopicPartition], source: Cluster, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the log start of a partition, and those of others if all their leaders answer soon. Raises RetriableError."""
+    wanted, isolation = dict.fromkeys((lost, *led), EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED
+    try:
+        starts = source.list_offsets(wanted, isolation, deadline.sooner(_OTHERS_PATIENCE_MS))
+    except RetriableError as error:
+        _log.info("what other partitions of %s have lost is found out later: %s", lost.topic, error)
+        starts = source.list_offsets({lost: EARLIEST_TIMESTAMP}, isolation, deadline)
+    return {topic_partition: start.offset for topic_partition, start in starts.items()}
 
 
 def log_expired(rows: Iterable[DecidedSegment]) -> None:

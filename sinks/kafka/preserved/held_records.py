@@ -14,6 +14,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.preserved.log_guard import own_in_place
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
@@ -24,12 +25,16 @@ from shallow_mirror.types import (
     Segment,
     SegmentKind,
     SourcePartition,
+    TargetPartition,
+    TopicPartition,
 )
 from shallow_mirror.wire.records import find_fillers
 
 _log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 4 << 20
+_PATIENCE_MS = 2_000
+"""Of a look at which logs can be read."""
 
 
 class HeldRecords:
@@ -43,15 +48,30 @@ class HeldRecords:
     ) -> tuple[DecidedSegment, ...]:
         """Return the rows of expired offsets; records of them in a target log count as copied, and its fillers as a gap.
 
-        `producer_ids`: the shared producer of each partition with preserved offsets. Raises RetriableError.
+        Those of logs that cannot be read now are left out: what the target holds is not known, and nothing is copied to it.
+
+        `producer_ids`: the shared producer of each partition with preserved offsets. Raises RetriableError, also if no row is
+        left.
         """
+        unreadable = self._unreadable([row.segment.target for row in rows if row.segment.source in producer_ids], deadline)
+        left = [row for row in rows if row.segment.target.topic_partition not in unreadable]
+        if rows and not left:
+            raise next(iter(unreadable.values()))
         return tuple(
             replaced
-            for row in rows
+            for row in left
             for replaced in (
                 self._rows_of(row, producer_ids[row.segment.source], deadline) if row.segment.source in producer_ids else (row,)
             )
         )
+
+    def _unreadable(self, targets: Sequence[TargetPartition], deadline: Deadline) -> Mapping[TopicPartition, MirrorError]:
+        """Return why logs cannot be read. Leaders are not waited for."""
+        if not targets:
+            return {}
+        wanted = [target.topic_partition for target in targets]
+        patience = deadline.sooner(_PATIENCE_MS)
+        return self._target.latest_offsets(wanted, IsolationLevel.READ_UNCOMMITTED, patience, is_patient=False)[1]
 
     def _rows_of(self, row: DecidedSegment, producer_id: int, deadline: Deadline) -> Iterator[DecidedSegment]:
         expired, at = row.segment, row.segment.source_start

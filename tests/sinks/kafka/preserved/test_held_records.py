@@ -18,6 +18,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.sinks.micro_batches.expired_offsets import log_expired
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
@@ -99,3 +100,20 @@ def test_the_log_says_of_each_offset_once_whether_it_was_copied(
         "the source has deleted offsets 5 to 6, but the target holds them since an earlier run: they count as copied",
         "retention deleted offsets 7 to 9 before they were copied; continuing behind them",
     ]
+
+
+def test_a_log_without_a_leader_keeps_only_its_own_row_waiting(target: tuple[StrictCluster, HeldRecords]) -> None:
+    broker, held = target
+    broker.create_topic("users", topic_id=uuid.UUID(int=8 << 80))
+    broker.seed((ORDERS, 0), written(0, 3))
+    users = SourcePartition("users", "west-id", 0)
+    ours, others = (
+        DecidedSegment(Segment(source=source, source_start=0, source_end=3, kind=EXPIRED, target=at), None)
+        for source, at in ((SOURCE, TARGET), (users, TargetPartition("users", "users-id", 0)))
+    )
+    deadline, producers = Deadline.after_ms(10_000, time.monotonic), {SOURCE: SHARED, users: SHARED}
+    broker.move_leader(("users", 0), -1)
+    (row,) = held.replace_expired([ours, others], producers, deadline)
+    assert (row.segment.source, row.segment.kind) == (SOURCE, DATA)
+    with pytest.raises(RetriableError, match="users-0"):
+        held.replace_expired([others], producers, deadline)

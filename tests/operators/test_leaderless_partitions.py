@@ -1,0 +1,61 @@
+"""A partition without a leader, on either side: the others are copied, and the run says that this one was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.operators.fake_world import FakeWorld
+from tests.operators.lives import Life
+from tests.operators.surroundings import opened_world
+
+from shallow_mirror.errors import IncompleteRunError
+from shallow_mirror.streaming.runs import mirror_query
+
+pytestmark = pytest.mark.usefixtures("without_logging")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorld]:
+    monkeypatch.setattr(mirror_query, "FOLLOW_MS", 0.0)  # tasks that read on do so by the clock of the machine
+    with opened_world(tmp_path / "world") as opened:
+        opened.create_source_topic("a", 2)
+        opened.create_source_topic("b", 1)
+        yield opened
+
+
+def _produce(world: FakeWorld) -> None:
+    for topic, partition in (("a", 0), ("a", 1), ("b", 0)):
+        world.produce(topic, partition, 1)
+
+
+def _without_source_leader(world: FakeWorld) -> None:
+    world.source.state.move_leader(("a", 1), -1)
+
+
+def _without_target_leader(world: FakeWorld) -> None:
+    world.target.state.move_leader(("a", 1), -1)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "loses_leader"), [("translated", _without_source_leader), ("preserved", _without_target_leader)]
+)
+def test_offsets_that_expired_beside_it_are_given_up(
+    world: FakeWorld, offsets: str, loses_leader: Callable[[FakeWorld], None]
+) -> None:
+    world.settings.on_data_loss, world.settings.offsets = "continue", offsets
+    for _ in range(2):
+        _produce(world)
+    assert world.run(Life()) is None
+    for _ in range(3):
+        _produce(world)
+    for partition in (0, 1):
+        world.source.delete_records("a", partition, 4)
+    loses_leader(world)
+    error = world.run(Life())
+    assert isinstance(error, IncompleteRunError)
+    assert "a-1" in str(error)
+    assert "a-0" not in str(error)
+    assert len(world.target.read("a", 0)) == 3
+    assert len(world.target.read("b", 0)) == 5
