@@ -18,6 +18,8 @@ class RunControls:
         self.table = table
         self._rows: frozenset[ControlRow] = frozenset()
         """All that were read."""
+        self.moving: frozenset[str] = frozenset()
+        """Topics that are handed over, as they were read last."""
         self._ending: MirrorError | None = None
 
     def read(self) -> TopicControls:
@@ -25,14 +27,17 @@ class RunControls:
 
         Raises as `Controls`.
         """
+        # Before the table: another thread, such as that of an earlier attempt, may read a row meanwhile that this one lacks.
+        known = self._rows
         controls = self.table.read()
-        if lacking := self._rows.difference(controls.rows):
+        if lacking := known.difference(controls.rows):
             if not controls.rows:
-                raise RetriableError("TABLE_MISSING", f"it has no rows, of {counted(len(self._rows), 'row')} that were read")
+                raise RetriableError("TABLE_MISSING", f"it has no rows, of {counted(len(known), 'row')} that were read")
             newest = max(lacking, key=lambda row: row.sequence)
             evidence = f"this run has read row {_described(newest)}, which is not there any more"
             self.end(older_controls(f"row {_described(controls.rows[-1])}", evidence))
-        self._rows = frozenset(controls.rows)
+        self._rows |= frozenset(controls.rows)
+        self.moving = controls.moving
         if controls.failed_over:
             # Whoever has nothing to decide does not notice that another command has taken over the map.
             self._ending = FencedError("a fail-over has ended this mirror")
