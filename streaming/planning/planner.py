@@ -158,6 +158,9 @@ class MicroBatchPlanner:
             # What appeared after the driver's start is not part of an available-now query.
             is_closed = self._config.registration is not None and self._target is not None
             unregistered = () if is_closed else self._new_partitions.unregistered(start, listing.ends)
+            if unregistered:
+                moved = planner_state.read_paused_topics(self._config.paused_path).moved
+                unregistered = [source for source in unregistered if source.topic not in moved]
             first_offsets = self._source.starts_of(unregistered, listing, self._deadline(), is_first_run=False)
         except RetriableError as error:
             self._write_state({}, waiting_for=error)
@@ -317,7 +320,10 @@ class MicroBatchPlanner:
         current = self._without_recreated(start, listing.topic_ids)
         truncated, waiting = self._truncated_logs(current, listing)
         if truncated and not (self._config.isolates or self._config.continues_after_data_loss):
-            raise next(iter(truncated.values()))
+            paused = planner_state.read_paused_topics(self._config.paused_path).topics
+            for source, error in truncated.items():
+                if source.topic not in paused:
+                    raise error
         held = self._config.held_truncations
         if held is not None:
             for source, error in truncated.items():

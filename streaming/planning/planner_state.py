@@ -233,24 +233,27 @@ class RegistrationFiles:
 class PausedTopics:
     """Paused topics as the driver last wrote them for the planner.
 
-    `revision`: of this content of the file; None if there is no file.
+    `revision`: of this content of the file; None if there is no file. `moved`: those of `topics` to whose targets others write:
+    their new partitions are not registered.
     """
 
     topics: frozenset[str] = frozenset()
     revision: str | None = None
+    moved: frozenset[str] = frozenset()
 
 
-def write_paused_topics(path: Path, topics: Collection[str]) -> str:
+def write_paused_topics(path: Path, topics: Collection[str], moved: Collection[str] = ()) -> str:
     """Replace the file; return its new revision. Raises OSError."""
     revision = uuid.uuid4().hex
-    write_document(path, {"topics": sorted(topics), "revision": revision})
+    write_document(path, {"topics": sorted(topics), "revision": revision, "moved": sorted(moved)})
     return revision
 
 
 def read_paused_topics(path: Path | None) -> PausedTopics:
     document = read_document(path)
     try:
-        return PausedTopics(frozenset(str(topic) for topic in document["topics"]), str(document["revision"]))
+        topics, moved = (frozenset(map(str, document[name])) for name in ("topics", "moved"))
+        return PausedTopics(topics, str(document["revision"]), moved)
     except (KeyError, TypeError):
         return PausedTopics()
 

@@ -225,6 +225,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             lambda: targets.routes,
             self.supervisor.deadline,
             forgotten=self.forgotten,
+            moved=lambda: self.controls.moving,
             isolates=self.config.on_error == "isolate",
             settings=settings,
             on_unfilled=self.reporter.left_out.on_unfilled_logs,
@@ -314,6 +315,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         planner_config = PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids, not_copied=controls.not_copied)
         listing = self.list_source(planner_config, deadline, closed={topic.topic for topic in self.forgotten.at_ms})
         positions, topics, topic_ids = self.positions(), listing.topics, listing.topic_ids
+        # Others write to the targets of moved topics: a new partition is theirs, and need not be empty.
+        starts = {key: start for key, start in listing.starts.items() if key.topic not in controls.moving}
         self.cycles.exempt(controls.without_cycle, controls.returned)
         self._leave_out_new(topics.keys() - listing.with_position)
         self.cycles.read_registrations()
@@ -322,19 +325,20 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         require_agreed({key: at for key, at in positions.items() if key.topic in topics}, self.config.topics.is_preserved)
         targets.leave_former({name: topic_id for name, topic_id in topic_ids.items() if name not in listing.recreated})
         known = {key: at for key, at in positions.items() if topic_ids.get(key.topic) == key.topic_id}
-        require_recorded_ends(self.target, known.values(), deadline)
+        require_recorded_ends(self.target, [at for key, at in known.items() if key.topic not in controls.moving], deadline)
         counts = {name: len(topic.partitions) for name, topic in topics.items()}
         targets.prepare(counts, deadline, handed_over=controls.moving)
         gone = {topic: problem for topic, problem in targets.gone.items() if topic not in controls.moving}
         recreated = {topic: topic_id for topic, topic_id in listing.recreated.items() if topic not in controls.moving}
         self.reporter.on_gone_topics(problems_of_gone(gone, recreated))
-        new = {source.topic for source in listing.starts} - listing.with_position
+        new = {source.topic for source in starts} - listing.with_position
         warn_of_others(self.target, targets.partition_counts(new), self.owner.positions().values(), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}
-        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, self.supervisor.deadline):
+        ended = EndedPreservation(self.config, self.target)
+        if undecided := ended.rows(known, targets.routes, self.supervisor.deadline, handed_over=controls.moving):
             self.reporter.start_step("accounting for what preserved topics hold", "")
             decide_first_rows(self.owner, undecided)
-        rows = self._first_rows(targets, listing.starts, deadline)
+        rows = self._first_rows(targets, starts, deadline)
         if rows:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
             decide_first_rows(self.owner, rows)

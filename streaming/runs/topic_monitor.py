@@ -101,6 +101,8 @@ class TopicMonitor:
         self._report = report
         self._repeated = RepeatedWarnings()
         self._paused: frozenset[str] | None = None
+        self._moved: frozenset[str] = frozenset()
+        """Those of `_paused` to whose targets others write."""
         self._moving: frozenset[str] = frozenset()
         self._revision: str | None = None
         self._reported: frozenset[str] = frozenset()
@@ -200,11 +202,11 @@ class TopicMonitor:
             return False
 
     def _apply_paused(self, controls: TopicControls) -> None:
-        paused = controls.not_copied
-        if paused == self._paused:
+        paused, moved = controls.not_copied, controls.moving
+        if (paused, moved) == (self._paused, self._moved):
             return
-        self._revision = planner_state.write_paused_topics(self._paused_path, paused)
-        before, self._paused = self._paused or frozenset(), paused
+        self._revision = planner_state.write_paused_topics(self._paused_path, paused, moved)
+        before, self._paused, self._moved = self._paused or frozenset(), paused, moved
         for topic in sorted(paused - before):
             what = "handed over by a migration or fail-over" if topic in controls.moving else "paused"
             _log.warning("topic %s is %s: it is not planned from now on", topic, what)

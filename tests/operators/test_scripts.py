@@ -176,7 +176,7 @@ def test_the_generator_finds_a_paused_topic_that_is_copied(
     script = (Write(0, 0, 1), Run(), Pause(0), Write(0, 0, 1), Run())
     assert finding(*script) is None
     write = planner_state.write_paused_topics
-    monkeypatch.setattr(planner_state, "write_paused_topics", lambda path, _paused: write(path, frozenset()))
+    monkeypatch.setattr(planner_state, "write_paused_topics", lambda path, *_paused: write(path, frozenset()))
     assert "is paused or handed over" in (finding(*script) or "")
 
 

@@ -117,8 +117,8 @@ class TargetTopics:
         """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem.
 
         `handed_over`: source topics to whose targets nothing is written, because a migration has moved their writers there.
-        Whether these targets are gone, and their settings, are the business of those writers: the former are left out (`gone`)
-        in any case, and the latter are not compared.
+        Their settings and partitions are the business of those writers and are not compared, and whether they are gone: these are
+        left out (`gone`) in any case.
         """
         unknown = {name: count for name, count in topics.items() if self._partitions.get(name, 0) < count}
         if unknown:
@@ -143,7 +143,9 @@ class TargetTopics:
                 raise ConfigError([f"target topic {name} {problem}" for name, problem in collisions.items()])
             self._create_missing(missing, topics, deadline)
         grown = {
-            target: topics[source] for source, target in names.items() if self._has_grown(source, topics, existing.get(target))
+            target: topics[source]
+            for source, target in names.items()
+            if source not in handed_over and self._has_grown(source, topics, existing.get(target))
         }
         if grown:
             _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))

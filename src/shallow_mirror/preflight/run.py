@@ -206,7 +206,11 @@ class _Preflight:
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)
-        known = {source: at for source, at in positions.items() if listing.topic_ids.get(source.topic) == source.topic_id}
+        known = {
+            source: at
+            for source, at in positions.items()
+            if source.topic in plans and listing.topic_ids.get(source.topic) == source.topic_id
+        }
         self._findings += target_log_findings(self._config, self._target, known, self._deadline)
         return _Topics(
             partition_counts=partitions,

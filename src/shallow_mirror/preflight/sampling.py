@@ -71,7 +71,7 @@ def plan_backlogs(
     """Return the range to copy of each partition that has a leader, and a finding for each topic that has lost records.
 
     `map_positions`: positions of its offset map. `not_copied`: topics that are paused or handed over; nothing is said of those
-    that were created again, as a run does not end by them. `continues_after_data_loss`: otherwise topics that have lost
+    that have lost records, as a run does not end by them. `continues_after_data_loss`: otherwise topics that have lost
     records are left out. Raises RetriableError.
     """
     ends, positions, mirrored_topics = (
@@ -81,14 +81,15 @@ def plan_backlogs(
     )
     backlogs: dict[SourcePartition, OffsetRange] = {}
     findings = []
-    waiting = {topic for topic in offset_planning.recreated_topics(map_positions, listing.topic_ids) if topic in not_copied}
-    for topic in sorted(listing.topic_ids.keys() - waiting):
+    for topic in sorted(listing.topic_ids):
         before = positions.get(topic, {})
         try:
             losses = [
                 *offset_planning.recreation_errors(before, listing.topic_ids),
                 *offset_planning.truncation_errors(before, ends[topic]).values(),
             ]
+            if losses and topic in not_copied:
+                continue
             findings += [_loss_finding(error, is_continued=continues_after_data_loss) for error in losses[:1]]
             if losses and not continues_after_data_loss:
                 continue

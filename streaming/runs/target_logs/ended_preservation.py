@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -89,10 +89,13 @@ class EndedPreservation:
         positions: Mapping[SourcePartition, Position],
         routes: Mapping[str, RoutedTopic],
         deadline: Callable[[], Deadline],
+        *,
+        handed_over: Collection[str] = (),
     ) -> tuple[DecidedSegment, ...]:
         """Return rows of records that logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
 
-        No task of an earlier run can write to these logs any more then.
+        No task of an earlier run can write to these logs any more then, except to those of `handed_over` source topics: they
+        are others' to write to, and get no fence.
 
         Raises ConfigError if a log differs from the source there, RetriableError.
         """
@@ -101,9 +104,10 @@ class EndedPreservation:
             return ()
         # The fence takes the offset of a record, so that the topic cannot be preserved any more: a log that is refused gets none.
         read_until, rows = self._rows_up_to(ended, self._log_ends(ended, deadline()), deadline())
-        fences = self._fence(ended, routes, deadline())
+        written = {source: position for source, position in ended.items() if source.topic not in handed_over}
+        fences = self._fence(written, routes, deadline()) if written else {}
         # A request of an earlier task may have arrived before the fence.
-        changed = {source: position for source, position in ended.items() if read_until[source] != fences[source]}
+        changed = {source: position for source, position in written.items() if read_until[source] != fences[source]}
         if changed:
             rows = [row for row in rows if row.segment.source not in changed]
             rows += self._rows_up_to(changed, {source: fences[source] + 1 for source in changed}, deadline())[1]

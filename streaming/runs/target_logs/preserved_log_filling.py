@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror.broker import Cluster
@@ -73,6 +73,7 @@ class LogFilling:
         deadline: Callable[[], Deadline],
         *,
         forgotten: ForgottenTopics = NOTHING_FORGOTTEN,
+        moved: Callable[[], Collection[str]] = tuple,
         isolates: bool = False,
         settings: PreservedSettings | None = None,
         on_unfilled: Callable[[Sequence[UnfinishedRange]], None] = lambda _ranges: None,
@@ -80,11 +81,12 @@ class LogFilling:
     ) -> None:
         """`job`: the template of every slot's, with `guard_times`. `deadline`: returns that of one attempt.
 
+        `moved`: returns the source topics to whose targets others write now; their logs wait until they are taken back.
         `settings`: compares those of target topics; None: the start has done so, and nothing is filled later.
         `on_unfilled`: is given an empty range at the position of each partition whose log is not filled, after the first look
         and whenever these are others than before.
         """
-        self.forgotten = forgotten
+        self.forgotten, self._moved = forgotten, moved
         self._isolates = isolates
         self._settings = settings
         self._on_unfilled = on_unfilled
@@ -142,8 +144,8 @@ class LogFilling:
     def _fill_unchecked(self) -> None:
         """Fill the logs that were not looked at yet, and report those that cannot be filled. Raises RetriableError."""
         micro_batch, self._again_at = self._owner.micro_batch, None
-        positions = self._owner.positions()
-        new = {source: positions[source] for source in positions.keys() - self._checked}
+        positions, moved = self._owner.positions(), self._moved()
+        new = {source: positions[source] for source in positions.keys() - self._checked if source.topic not in moved}
         preserved = {source: at for source, at in new.items() if self._is_written(source, at)}
         self._unfilled = self._fill(preserved, self._deadline()) if preserved else {}
         if self._unfilled:

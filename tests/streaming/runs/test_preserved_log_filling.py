@@ -62,6 +62,7 @@ class Filled:
         )
         self.owner.settle()
         self.seconds, self.deadline_ms = 0.0, 10_000
+        self.moved: frozenset[str] = frozenset()
         self.cluster = Cluster(client_of(target))
         self.unfilled: list[dict[SourcePartition, str]] = []
         self.filling = self.new_filling()
@@ -79,6 +80,7 @@ class Filled:
             ),
             lambda: ROUTES,
             lambda: Deadline.after_ms(self.deadline_ms, time.monotonic),
+            moved=lambda: self.moved,
             isolates=isolates,
             settings=settings,
             on_unfilled=lambda left: self.unfilled.append({each.source: each.reason for each in left}),
@@ -153,6 +155,17 @@ def test_partitions_that_appear_later_and_offsets_that_expire_are_filled(filled:
     filled.filling.note([filled.decide(A, 3, 80, SegmentKind.EXPIRED)])
     filled.filling.fill()
     assert (filled.log(A), filled.log(B)) == ((0, 80), (6, 7))
+
+
+def test_the_log_of_a_topic_that_a_migration_has_moved_is_left_to_its_writers(filled: Filled) -> None:
+    filled.register(A, 7)
+    filled.moved = frozenset({"orders"})
+    filled.filling.fill()
+    assert filled.log(A) == (0, 0)
+    filled.moved = frozenset()
+    filled.register(B, 0)
+    filled.filling.fill()
+    assert filled.log(A) == (6, 7)
 
 
 def test_what_another_run_has_filled_is_continued_and_begins_where_the_first_record_is(filled: Filled) -> None:
