@@ -55,6 +55,12 @@ _log = logging.getLogger(__name__)
 _AGAIN_S = 30.0
 """How long after a failure the target is asked again."""
 
+_PATIENCE_MS = 2_000
+"""How long leaders are waited for: micro-batches wait as well."""
+
+_LAST_PATIENCE_S, _LAST_LOOKS_S = 60.0, 5.0
+"""How long the end of a run waits for leaders, as its planner does (`planning/planner.py`), and how often it looks."""
+
 _Positions = dict[SourcePartition, Position]
 
 
@@ -128,18 +134,21 @@ class LogFilling:
     def finish(self, wait: Callable[[float], bool]) -> None:
         """Fill all logs, for the end of a run that has copied everything.
 
-        Logs whose brokers have forgotten the producer are waited for: their time is known, and every run would begin it anew.
-        `wait`: waits for so many seconds; returns whether the run has to end. Raises as `fill` and `on_unfilled`, and
-        RetriableError if the target does not answer.
+        Logs whose brokers have forgotten the producer are waited for, because their time is known and every run would begin it
+        anew; those without a leader for a minute. `wait`: waits for so many seconds; returns whether the run has to end. Raises
+        as `fill` and `on_unfilled`, and RetriableError if the target does not answer.
         """
+        ends_at = self._clock() + _LAST_PATIENCE_S
         self._fill_unchecked()
-        forgotten = [error for error in self._unfilled.values() if _is_forgotten(error)]
-        if forgotten:
-            _log.info(
-                "preserved offsets: the run ends once %s filled: %s", counted(len(forgotten), "log is", "logs are"), forgotten[0]
-            )
-        while any(_is_forgotten(error) for error in self._unfilled.values()) and not wait(_AGAIN_S):
+        if waiting := [error for error in self._unfilled.values() if isinstance(error, RetriableError)]:
+            what = counted(len(waiting), "log of the target", "logs of the target")
+            _log.info("preserved offsets: before the run ends, %s may still be filled: %s", what, waiting[0])
+        while self._waits_until(ends_at) and not wait(_LAST_LOOKS_S):
             self._fill_unchecked()
+
+    def _waits_until(self, ends_at: float) -> bool:
+        errors = [error for error in self._unfilled.values() if isinstance(error, RetriableError)]
+        return any(error.error_name == PRODUCER_FORGOTTEN for error in errors) or (bool(errors) and self._clock() < ends_at)
 
     def _fill_unchecked(self) -> None:
         """Fill the logs that were not looked at yet, and report those that cannot be filled. Raises RetriableError."""
@@ -168,15 +177,13 @@ class LogFilling:
         # Up to the last copied record a log reaches anyway: if it does not, it has lost records, which a slot finds out.
         unsure = {source: at for source, at in preserved.items() if at.offset > at.target_end}
         listed = set(listed_partitions(self._target, (at.target.topic_partition for at in unsure.values()), deadline))
-        missing = {
-            source: RetriableError(
-                error_name(UNKNOWN_TOPIC_OR_PARTITION), f"the target does not list {at.target.topic_partition}"
-            )
-            for source, at in unsure.items()
-            if at.target.topic_partition not in listed
+        unlisted = RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), "the target does not list the partition")
+        missing: dict[SourcePartition, MirrorError] = {
+            source: unlisted for source, at in unsure.items() if at.target.topic_partition not in listed
         }
-        unsure = {source: at for source, at in unsure.items() if source not in missing}
-        ends = self._offsets(unsure, LATEST_TIMESTAMP, deadline)
+        ends, unreadable = self._readable_ends({source: at for source, at in unsure.items() if source not in missing}, deadline)
+        missing |= unreadable
+        unsure = {source: unsure[source] for source in ends}
         short = {source: at for source, at in unsure.items() if ends[source] < at.offset}
         if short:
             offsets = counted(sum(at.offset - ends[source] for source, at in short.items()), "offset")
@@ -284,6 +291,24 @@ class LogFilling:
         if late:
             delete_records(self._target, late, deadline)
 
+    def _readable_ends(
+        self, positions: _Positions, deadline: Deadline
+    ) -> tuple[dict[SourcePartition, int], dict[SourcePartition, MirrorError]]:
+        """Return the ends of the logs whose leaders answer, and why others do not: they must not keep these waiting."""
+        if not positions:
+            return {}, {}
+        keys = {source: at.target.topic_partition for source, at in positions.items()}
+        patience = deadline.sooner(_PATIENCE_MS)
+        ends, errors = self._target.latest_offsets(
+            list(keys.values()), IsolationLevel.READ_UNCOMMITTED, patience, is_patient=False
+        )
+        for error in list(errors.values())[:1]:
+            _log.warning("preserved offsets: logs of the target are filled later (%d): %s", len(errors), error)
+        return (
+            {source: ends[key] for source, key in keys.items() if key in ends},
+            {source: errors[key] for source, key in keys.items() if key in errors},
+        )
+
     def _offsets(self, positions: _Positions, timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
         if not positions:
             return {}
@@ -297,7 +322,3 @@ def _unfilled_range(source: SourcePartition, at: Position, error: MirrorError) -
     return replace(
         left, reason=f"the log of target {at.target.topic_partition} is not filled up to offset {at.offset}: {left.reason}"
     )
-
-
-def _is_forgotten(error: MirrorError) -> bool:
-    return isinstance(error, RetriableError) and error.error_name == PRODUCER_FORGOTTEN

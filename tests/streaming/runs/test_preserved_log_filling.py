@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics, TopicIncarnation
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError, TopicAccessError, TopicSettingsError
+from shallow_mirror.errors import MirrorError, TopicAccessError, TopicSettingsError
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
@@ -212,13 +212,24 @@ def test_a_run_that_ends_waits_for_a_log_whose_producer_is_forgotten(filled: Fil
     assert TIMES.quiet_ms / 1000 <= filled.seconds < TIMES.quiet_ms / 1000 + 60
 
 
-def test_a_run_does_not_end_while_the_target_does_not_answer(filled: Filled) -> None:
+def test_a_run_that_ends_waits_a_minute_for_the_leader_of_a_log(filled: Filled) -> None:
     filled.register(A, 100)
-    filled.deadline_ms = 500
-    filled.target.change_always("ListOffsets", error(3))
-    with pytest.raises(RetriableError):
-        filled.filling.finish(lambda _seconds: False)
-    assert filled.unfilled == [], "that is no reason to report its logs"
+    filled.target.change_always("ListOffsets", error(6))
+
+    def wait(seconds: float) -> bool:
+        filled.seconds += seconds
+        if filled.seconds > back_at:
+            filled.target.change_always("ListOffsets", None)
+        return False
+
+    back_at = 70.0
+    filled.filling.finish(wait)
+    assert 60 <= filled.seconds < 70
+    assert [[*left] for left in filled.unfilled] == [[A]]
+    back_at = filled.seconds + 20.0
+    filled.filling.finish(wait)
+    assert filled.log(A) == (99, 100)
+    assert filled.unfilled[1:] == [{}]
 
 
 def test_a_run_that_is_stopped_does_not_wait_for_it(filled: Filled) -> None:
@@ -292,6 +303,20 @@ def test_a_target_that_does_not_answer_is_asked_again(filled: Filled, caplog: py
     filled.seconds, filled.deadline_ms = 31, 10_000
     filled.filling.fill()
     assert filled.log(A) == (99, 100)
+
+
+@pytest.mark.slow
+def test_a_log_without_a_leader_keeps_no_other_one_waiting(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    filled.register(A, 100)
+    filled.register(B, 9)
+    filled.target.move_leader(("copy", 1), -1)
+    filled.filling.fill()
+    assert (filled.log(A), filled.log(B)) == ((99, 100), (0, 0))
+    assert "logs of the target are filled later (1): LEADER_NOT_AVAILABLE" in caplog.text
+    filled.target.move_leader(("copy", 1), 1)
+    filled.seconds = 31
+    filled.filling.fill()
+    assert filled.log(B) == (8, 9)
 
 
 def test_logs_of_former_target_topics_are_not_filled(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
