@@ -82,8 +82,10 @@ class _RangesState:
 State = TypeVar("State")
 
 
-def planner_state_path(checkpoint: str) -> Path | None:
-    return _beside(checkpoint, "planner")
+def planner_state_path(checkpoint: str, of_run: Path | None = None) -> Path | None:
+    """Return the path beside the checkpoint, or if that is not on a local disk, beside `of_run`, which is on the driver's."""
+    path = _beside(checkpoint, "planner")
+    return path if path is not None or of_run is None else of_run.with_suffix(".planner.json")
 
 
 def measurements_path(checkpoint: str) -> Path | None:

@@ -77,6 +77,7 @@ class RunReporter:
         self.ends: Mapping[SourcePartition, int] | None = None
         """Ends of a restore; None: a planner writes the ends of the source."""
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
+        self._planner_state_path = planner_state.planner_state_path(run.checkpoint, left_out_path)
         self._gone_topics: tuple[tuple[str, Problem], ...] = ()
         self._unmatched: tuple[str, ...] = ()
         self.left_out = LeftOutReporter(
@@ -181,7 +182,7 @@ class RunReporter:
         state = PlannerState(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
         self._planned_at_ms = state.at_ms  # no outcome of a plan: a probe must not take it for one that follows a decision
         try:
-            planner_state.write_state(planner_state.planner_state_path(self._run.checkpoint), state)
+            planner_state.write_state(self._planner_state_path, state)
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
@@ -204,7 +205,7 @@ class RunReporter:
 
     def _check_planner(self, *, is_stalled: bool) -> None:
         self._problems.write_due()
-        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
+        state = planner_state.read_state(self._planner_state_path, planner_state.PlannerState)
         if state is not None and state.at_ms < self._identity.started_at_ms:
             state = None  # the last run's planner wrote it
         if state is not None:
@@ -279,7 +280,7 @@ class RunReporter:
 
         `not_copied`: topics that are paused or handed over, which were not asked for.
         """
-        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
+        state = planner_state.read_state(self._planner_state_path, planner_state.PlannerState)
         if state is not None:
             self.left_out.on_plan(state)
         partitions = [left for left in self.left_out.partitions() if left.source.topic not in not_copied]
@@ -297,7 +298,7 @@ class RunReporter:
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
         if self.ends is not None:
             return sum(max(0, end - positions[source].offset) for source, end in self.ends.items() if source in positions)
-        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
+        state = planner_state.read_state(self._planner_state_path, planner_state.PlannerState)
         offsets = {source: positions[source].offset for source in (() if state is None else state.ends) if source in positions}
         return planner_state.lag_behind(state, offsets, self._identity.started_at_ms)
 

@@ -59,3 +59,20 @@ def test_offsets_that_expired_beside_it_are_given_up(
     assert "a-0" not in str(error)
     assert len(world.target.read("a", 0)) == 3
     assert len(world.target.read("b", 0)) == 5
+
+
+@pytest.mark.parametrize("checkpoint", [None, "s3a://bucket/checkpoint"])
+def test_a_run_up_to_the_log_ends_does_not_end_in_success_without_it(world: FakeWorld, checkpoint: str | None) -> None:
+    """Also where nothing can be written beside the checkpoint, and where it ends before an election would be over."""
+    if checkpoint is not None:
+        world._configs[world.settings.key()] = world.config.model_copy(update={"checkpoint": checkpoint})
+    _produce(world)
+    assert world.run(Life()) is None
+    _produce(world)
+    _without_source_leader(world)
+    error = world.run(Life())
+    assert isinstance(error, IncompleteRunError)
+    assert "left out: a-1 (a-1 has no leader)" in str(error)
+    assert [len(world.target.read(*partition)) for partition in (("a", 0), ("a", 1), ("b", 0))] == [2, 1, 2]
+    world.source.state.move_leader(("a", 1), 1)
+    assert world.run(Life()) is None
