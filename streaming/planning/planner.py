@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN, UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.plurals import counted
@@ -267,10 +267,11 @@ class MicroBatchPlanner:
                 # A plan that Spark replays must be answered, also while the source is unreachable.
                 _log.warning("planning without the source's log ends: %s", error)
         # Ranges are read from their positions in the map anyway: no need to rewind Spark, except to what is not copied now.
+        # That is also a topic that this listing lacks: a broker that has only just started may not list it yet.
         self._recorded = {
             partition: position
             for partition, position in self._recorded.items()
-            if partition not in moving or partition in cut or position > moving[partition]
+            if partition not in start or partition in cut or position > moving[partition]
         }
         ranges = offset_planning.plan_ranges(
             start,
@@ -406,13 +407,24 @@ class MicroBatchPlanner:
             try:
                 listing = self._source.log_ends(self._deadline())
                 if not patience.is_over():
-                    listing.require_all_answers(planner_state.read_paused_topics(self._config.paused_path).topics)
+                    paused = planner_state.read_paused_topics(self._config.paused_path).topics
+                    listing.require_all_answers(paused)
+                    self._require_listed(listing, paused)
                 return listing
             except RetriableError as error:
                 if patience.is_over():
                     raise
                 self._write_state({}, waiting_for=error)
                 self._sleep(_PAUSE_S)
+
+    def _require_listed(self, listing: LogEnds, not_copied: Set[str]) -> None:
+        """Raise RetriableError if a topic is not listed that the driver has just found at the source."""
+        missing = {source.topic for source in self._recorded} - listing.topic_ids.keys() - not_copied
+        if missing:
+            self._source.discover()
+            raise RetriableError(
+                error_name(UNKNOWN_TOPIC_OR_PARTITION), f"the broker that was asked does not know topic {min(missing)}"
+            )
 
     def _update_estimates(self, start: Offsets, ends: Offsets, listing: LogEnds) -> float | None:
         """Take over the driver's measurements, sample partitions that were never read; return bytes per second, None at first."""

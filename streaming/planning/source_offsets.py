@@ -179,6 +179,10 @@ class SourceOffsets:
                 raise definite[0]
         return LogEnds(ends=ends, topic_ids=partitions.topic_ids, unanswered=unanswered, leaderless=partitions.leaderless)
 
+    def discover(self) -> None:
+        """Let the next listing be of all topics."""
+        self._discovered_at = None
+
     def _request_by_name(self, included: Iterable[str], count: int) -> None:
         """Choose the names for the next listings. `count`: topics of the cluster."""
         # A topic stays requested for good: a broker that has only just started may leave it out of its list once.

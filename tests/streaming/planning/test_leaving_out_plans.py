@@ -266,6 +266,24 @@ def test_available_now_waits_for_an_election(tmp_path: Path) -> None:
     assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_available_now_waits_for_a_broker_to_list_the_topics_of_the_map(tmp_path: Path, is_gone: bool) -> None:
+    """One that has only just started may leave out a topic: the query would end without it."""
+    planning = Planning(tmp_path, _cluster(), recorded={A: 20, B: 30})
+    orders, began = planning.cluster.topics.pop("orders"), planning.seconds
+
+    def wait(seconds: float) -> None:
+        planning.seconds += seconds
+        if not is_gone:
+            planning.cluster.topics["orders"] = orders
+
+    planning.planner._sleep = wait
+    planning.planner.prepare_available_now()
+    assert planning.seconds - began == (60.0 if is_gone else 1.0)
+    expected = {A: 20, B: 30} if is_gone else {A: 100, B: 50}
+    assert planning.planner.latest({A: 20, B: 30}) == expected
+
+
 def test_available_now_does_not_wait_for_topics_that_are_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "paused.json"
     planning = Planning(tmp_path, _cluster(), changes={"paused_path": path})

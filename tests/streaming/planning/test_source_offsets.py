@@ -261,6 +261,19 @@ def test_a_plan_of_read_uncommitted_is_done_up_to_the_last_stable_offset_and_pla
     assert planner.latest({A: 90, B: 50}) == {A: 100, B: 50}
 
 
+def test_a_plan_of_which_a_topic_is_left_out_is_planned_again_once_a_broker_lists_it(tmp_path: Path) -> None:
+    """A broker that has only just started may leave out a topic once."""
+    cluster = _cluster()
+    planner = _micro_batches(tmp_path, cluster)
+    planner._recorded = {A: 20, B: 30}
+    orders = cluster.topics.pop("orders")
+    assert planner.ranges({A: 20, B: 30}, {A: 100, B: 50}) == ()
+    cluster.topics["orders"] = orders
+    assert planner.latest({A: 100, B: 50}) == {A: 20, B: 30}
+    planner._source.discover()
+    assert planner.latest({A: 20, B: 30}) == {A: 100, B: 50}
+
+
 def test_a_truncated_log_stays_at_its_position_until_it_reaches_it_again_where_the_mirror_may_continue(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster, on_data_loss="continue")
