@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.migration.state import MigrationState, Phase, WaveState
+from shallow_mirror.migration import MigrationState, Phase
+from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.view import state_text
 

@@ -12,8 +12,8 @@ from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
 from shallow_mirror.errors import ConfigError, FencedError, RetriableError
-from shallow_mirror.migration import Phase, view
-from shallow_mirror.migration.conductor_ports import Clock, WaitsForOutsideError
+from shallow_mirror.migration import Phase, WaitsForOutsideError, view
+from shallow_mirror.migration.conductor_ports import Clock
 from shallow_mirror.migration.state import state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
