@@ -117,6 +117,7 @@ def groups(
     """
     from shallow_mirror.mirror_maker.running import group_view
     from shallow_mirror.mirror_maker.running.group_positions import move_groups
+    from shallow_mirror.operations.recover import require_newest_tables
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_forced and not is_applied:
@@ -125,6 +126,9 @@ def groups(
     names = _names(config, file, target_name)
     done = "offsets that were committed stay; run it again to continue" if is_applied else "nothing was changed"
     with interruptible(done), Spoken("mm2 groups: waits for the tables") as spoken, session_for(config) as spark:
+        if is_applied:
+            spoken.awaits("mm2 groups: waits for the target to tell whether the tables are the newest")
+            require_newest_tables(config, spark)
         report = move_groups(
             config,
             names,
