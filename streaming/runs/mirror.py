@@ -17,6 +17,7 @@ from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.mirror_maker.heartbeats import heartbeats
 from shallow_mirror.schemas import schema_sync
 from shallow_mirror.sinks import Observer
+from shallow_mirror.sinks.kafka.protocol import pending_sentences
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.broker_limits import require_room_for_receipts
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
@@ -124,7 +125,7 @@ class _MirrorRun(Run[MirrorConfig]):
         if self.available_now:
             mirrored = {source.topic for source in self.owner.positions()}
             not_copied = Controls.open(self.storage.to_read()).read().not_copied & mirrored
-            self.reporter.on_caught_up(self.owner.positions(), not_copied)
+            self.reporter.on_caught_up(self.owner.positions(), not_copied, pending_sentences(self.owner.pending_rows()))
         return "done"
 
     def _group_sync(self) -> AbstractContextManager[GroupSync | None]:

@@ -52,6 +52,9 @@ from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.types import SegmentKind, SourcePartition
 
+_PENDING_MS, _PENDING_EVERY_S = 60_000.0, 2.0
+"""How long a run up to the log ends waits for markers at its end, and how often it looks."""
+
 
 class MirrorQuery(SourceQuery[MirrorConfig]):
     """The query of the owner of the offset map. It is begun again, with new objects, after every retriable error.
@@ -116,6 +119,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
                     spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
                 self.reporter.start_step("waiting for the first plan")
                 self.run_query(spark, sink, options, check=check, transfer=self.config.read.transfer)
+                if self.available_now:
+                    self._await_pending(kafka)
         finally:
             planner_state.discard_paused_topics(paused_path)
         if self.filling is not None:
@@ -127,6 +132,14 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             filling.finish(self.supervisor.wait)
         else:
             filling.fill()
+
+    def _await_pending(self, kafka: KafkaSink) -> None:
+        """Wait for target partitions to accept the markers of committed transactions. Raises as `recheck_unavailable`."""
+        patience = Deadline.after_ms(_PENDING_MS, time.monotonic)
+        while self.owner.recorded().pending_txns and not patience.is_over():
+            kafka.recheck_unavailable()
+            if self.supervisor.wait(_PENDING_EVERY_S):
+                return
 
     def positions(self) -> dict[SourcePartition, Position]:
         """Return the positions of the offset map without those of topics that the operator has forgotten."""

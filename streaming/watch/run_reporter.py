@@ -275,10 +275,13 @@ class RunReporter:
                 self.record_problem(Problem(kind=ProblemKind.CONFIG, text=text, remedy=REMEDY_OF_UNMATCHED))
         self._unmatched = sentences
 
-    def on_caught_up(self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = ()) -> None:
+    def on_caught_up(
+        self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = (), pending: Sequence[str] = ()
+    ) -> None:
         """Report that a run with `available_now` has ended. Raise IncompleteRunError if it left something out.
 
-        `not_copied`: topics that are paused or handed over, which were not asked for.
+        `not_copied`: topics that are paused or handed over, which were not asked for. `pending`: a sentence for each committed
+        transaction that is not visible everywhere.
         """
         state = planner_state.read_state(self._planner_state_path, planner_state.PlannerState)
         if state is not None:
@@ -287,7 +290,7 @@ class RunReporter:
         left_out = [f"{left.source.topic_partition} ({left.reason})" for left in partitions]
         topics = {left.source.topic for left in partitions}
         left_out += [problem.text for name, problem in self._gone_topics if name not in topics]
-        left_out += self._unmatched
+        left_out += [*self._unmatched, *pending]
         if left_out:
             raise IncompleteRunError(left_out)
         count = self._micro_batch_count

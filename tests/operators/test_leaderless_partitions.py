@@ -9,9 +9,11 @@ import pytest
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import Life
 from tests.operators.surroundings import opened_world
+from tests.support.inline_streams import InlineStreams
 
 from shallow_mirror.errors import IncompleteRunError
-from shallow_mirror.streaming.runs import mirror_query
+from shallow_mirror.streaming.runs import Mirror, mirror_query
+from shallow_mirror.streaming.runs.supervisor import Supervisor
 
 pytestmark = pytest.mark.usefixtures("without_logging")
 
@@ -36,6 +38,12 @@ def _without_source_leader(world: FakeWorld) -> None:
 
 def _without_target_leader(world: FakeWorld) -> None:
     world.target.state.move_leader(("a", 1), -1)
+
+
+def _with_target_leader(world: FakeWorld) -> None:
+    """Its coordinators then write the markers that the partition lacks."""
+    world.target.state.move_leader(("a", 1), 1)
+    world.target.state.write_markers()
 
 
 @pytest.mark.parametrize(
@@ -76,3 +84,34 @@ def test_a_run_up_to_the_log_ends_does_not_end_in_success_without_it(world: Fake
     assert [len(world.target.read(*partition)) for partition in (("a", 0), ("a", 1), ("b", 0))] == [2, 1, 2]
     world.source.state.move_leader(("a", 1), 1)
     assert world.run(Life()) is None
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_run_up_to_the_log_ends_waits_for_it_to_show_what_was_committed(world: FakeWorld, comes_back: bool) -> None:
+    _produce(world)
+
+    def observe(action: str) -> None:
+        if action == "Decide" and len(world.rows) > 3:
+            _without_target_leader(world)
+
+    def wait(_supervisor: Supervisor, seconds: float) -> bool:
+        world.clock.sleep(seconds)
+        if comes_back:
+            _with_target_leader(world)
+        return False
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as patch:  # within that of the world, which has another one
+            patch.setattr(Supervisor, "wait", wait)
+            Mirror(world.config, observer=observe).run(InlineStreams(world.checkpoints, lambda: None), available_now=True)
+
+    if comes_back:
+        run()
+    else:
+        expected = r"left out: a-0, a-1, b-0 \(records of .* are committed, and are visible once each"
+        with pytest.raises(IncompleteRunError, match=expected):
+            run()
+        assert not world.target.read("a", 1)
+        _with_target_leader(world)
+        assert world.run(Life()) is None
+    assert [len(world.target.read(*partition)) for partition in (("a", 0), ("a", 1), ("b", 0))] == [1, 1, 1]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         WrittenRange as WrittenRange,
         decided_txns as decided_txns,
         judge as judge,
+        pending_sentences as pending_sentences,
     )
     from shallow_mirror.sinks.kafka.protocol.txn_performer import (
         LOSS_PATIENCE_MS as LOSS_PATIENCE_MS,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.plurals import listed
 from shallow_mirror.types import SlotTxn, TargetPartition, TopicPartition
 
 
@@ -90,6 +91,15 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
     return tuple(
         DecidedTxn(txn, tuple(WrittenRange(target, start, end) for target, (start, end) in sorted(written.items())))
         for txn, written in sorted(spans.items())
+    )
+
+
+def pending_sentences(rows: Iterable[DecidedSegment]) -> tuple[str, ...]:
+    """Return a sentence for each transaction of `rows`, which are committed and not visible everywhere yet."""
+    return tuple(
+        f"{listed(str(written.topic_partition) for written in decided.written)} (records of {decided.txn} are committed, and are "
+        "visible once each of these partitions has accepted its marker)"
+        for decided in decided_txns(rows)
     )
 
 
