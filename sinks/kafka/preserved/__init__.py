@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         used_log_problems as used_log_problems,
         with_shared_producers as with_shared_producers,
     )
-    from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs as TargetLogs
+    from shallow_mirror.sinks.kafka.preserved.target_log import (
+        TargetLogs as TargetLogs,
+        responses_of_target as responses_of_target,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -16,6 +16,7 @@ from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.preserved.log_guard import own_in_place
+from shallow_mirror.sinks.kafka.preserved.target_log import responses_of_target
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -94,7 +95,7 @@ class HeldRecords:
     def segments(self, span: Segment, producer_id: int, deadline: Deadline) -> Iterator[Segment]:
         """Yield a segment for each batch of the mirror in the source offsets of `span`, in order: data, or a gap of fillers.
 
-        `producer_id`: the shared producer of the partition. Raises as `RangeReader`.
+        `producer_id`: the shared producer of the partition. Raises as `responses_of_target`.
         """
         key = span.target.topic_partition
         start, end = (
@@ -111,7 +112,7 @@ class HeldRecords:
             fetch_bytes=_FETCH_BYTES,
             deadline=deadline,
         )
-        for response in reader:
+        for response in responses_of_target(reader):
             for fetched in response:
                 yield from _segments_of(fetched, span, producer_id)
 

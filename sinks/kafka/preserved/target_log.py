@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from shallow_mirror.broker import Cluster, ClusterMetadata, LogDescription
-from shallow_mirror.broker.fetch import RangeReader, ReadRange
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
+from shallow_mirror.errors import DataLossError, PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, FENCED, GuardTimes, TargetLog, check_log, own_in_place
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
 from shallow_mirror.wire.records import find_fillers
@@ -158,7 +158,7 @@ class TargetLogs:
             fetch_bytes=_CHECKED_BYTES,
             deadline=self._deadline,
         )
-        for response in reader:
+        for response in responses_of_target(reader):
             for fetched in response:
                 headers = fetched.index.headers
                 offsets = headers["base_offset"]
@@ -192,6 +192,18 @@ class TargetLogs:
             return self._target.describe_logs([partition.topic_partition for partition in partitions], deadline)
         finally:
             _require_same_topics(partitions, listing.receive(deadline))
+
+
+def responses_of_target(reader: RangeReader) -> Iterator[Sequence[IndexedPartition]]:
+    """Yield what a reader of target logs does. Raises as the reader, and RetriableError instead of DataLossError.
+
+    Records that retention deletes at the target meanwhile are no loss of the source: another look begins where the log does.
+    """
+    try:
+        yield from reader
+    except DataLossError as loss:
+        text = f"target {loss.topic_partition} has deleted records while they were read, from offset {loss.expected_offset} on"
+        raise RetriableError("OFFSET_OUT_OF_RANGE", text) from loss
 
 
 def _require_same_topics(partitions: Iterable[TargetPartition], metadata: ClusterMetadata) -> None:

@@ -26,7 +26,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import RoutedTopic
-from shallow_mirror.sinks.kafka.preserved import FENCE_EPOCH, ExistingLog, continued_rows, own_in_place
+from shallow_mirror.sinks.kafka.preserved import FENCE_EPOCH, ExistingLog, continued_rows, own_in_place, responses_of_target
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -201,7 +201,7 @@ class EndedPreservation:
             deadline=deadline,
         )
         displaced, further_ends, next_offset = None, list[int](), end
-        for response in reader:
+        for response in responses_of_target(reader):
             for fetched in response:
                 headers = fetched.index.headers
                 is_in_place = own_in_place(headers, position.shared_producer_id)

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.changes import dropped_before
 from tests.fakes.clients import SleepingClock, client_of
 from tests.sinks.two_strict_clusters import Clusters, route_to
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker import Cluster, LogDescription, ProducerState
 from shallow_mirror.deadline import Deadline
@@ -147,3 +148,21 @@ def test_a_topic_that_was_created_again_with_fewer_partitions_is_named_and_not_w
     with pytest.raises(PreservedLogDamagedError, match="created again"):
         logs_of(target, clock, gone).learn([gone])
     assert not clock.sleeps
+
+
+def test_records_that_the_target_deletes_while_they_are_checked_are_no_loss_of_the_source(
+    clusters: Clusters, target: Cluster, clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of an undecided micro-batch, and as old as what retention deletes at the source."""
+    log = clusters.target.log("copy", 0)
+    clusters.target.seed(("copy", 0), *(batch(at, 1, producer_id=P, producer_epoch=0, base_sequence=at) for at in range(4)))
+    describe = target.describe_logs
+
+    def describe_and_delete(*asked: Any) -> Any:
+        described = describe(*asked)
+        log.delete_records_before(2)
+        return described
+
+    monkeypatch.setattr(target, "describe_logs", describe_and_delete)
+    with pytest.raises(RetriableError, match="copy-0 has deleted records while they were read"):
+        logs_of(target, clock, COPIED).end_of(COPIED)
