@@ -303,14 +303,16 @@ class _RestoreRun(Run[RestoreConfig]):
     ) -> None:
         """Create the target topics, and write the decision and the first row of every partition. Raise ConfigError.
 
-        A topic without such rows was never written by this restore: it has to be empty.
+        A topic without such rows was never written by this restore: it has to be empty. One that was registered only may have
+        been taken by another restore since.
         """
         owner, deadline, decided = self.owner, self.supervisor.deadline(), decision.ranges
         if problems := changed_offsets_problems(owner.positions(), self.config.topics.is_preserved):
             raise ConfigError(problems)
         begun = {source.topic for source in owner.positions()}
         self._preserved.require_possible(decided.ranges, begun, deadline)
-        refuse_filled_topics(self.target, {topic: self.config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
+        names = {topic: self.config.target_topic(topic) for topic in topics}
+        refuse_filled_topics(self.target, names, owner.positions(), deadline)
         retention.require_kept(self.table, decided, deadline)
         self.reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
         require_recorded_ends(self.target, owner.positions().values(), deadline)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
         filled_partitions as filled_partitions,
         filled_problems as filled_problems,
         refuse_filled_topics as refuse_filled_topics,
+        taken_topics as taken_topics,
+        unwritten_topics as unwritten_topics,
     )
     from shallow_mirror.sinks.kafka.targets.target_checks import (
         collision_problems as collision_problems,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
-from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.sinks.kafka.targets.other_writers.foreign_batches import first_foreign_batch
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SourcePartition, TopicPartition
 
 
 def filled_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> list[TopicPartition]:
@@ -35,12 +38,44 @@ def existing_partitions(cluster: Cluster, topics: Collection[str], deadline: Dea
     ]
 
 
-def refuse_filled_topics(cluster: Cluster, targets: Mapping[str, str], deadline: Deadline) -> None:
-    """Raise ConfigError with every target topic that holds records. `targets`: by archived topic."""
-    filled = {partition.topic for partition in filled_partitions(cluster, set(targets.values()), deadline)}
-    problems = filled_problems(targets, filled)
+def refuse_filled_topics(
+    cluster: Cluster, targets: Mapping[str, str], positions: Mapping[SourcePartition, Position], deadline: Deadline
+) -> None:
+    """Raise ConfigError with every target topic that holds records which the restore of these positions has not written.
+
+    To be called by a run that has fenced the earlier ones. `targets`: by archived topic. A topic to which the restore has written
+    is not looked at: others write to it at their own risk.
+    """
+    begun, unwritten = {source.topic for source in positions}, unwritten_topics(positions)
+    filled = filled_partitions(cluster, {target for topic, target in targets.items() if topic not in begun}, deadline)
+    taken = taken_topics(cluster, {target for topic, target in targets.items() if topic in unwritten}, deadline, is_fenced=True)
+    problems = filled_problems(targets, {*(partition.topic for partition in filled), *taken})
     if problems:
         raise ConfigError(problems)
+
+
+def unwritten_topics(positions: Mapping[SourcePartition, Position]) -> set[str]:
+    """Pure: return the topics of a restore that has registered them and written nothing to them yet; no preserved ones."""
+    written = {source.topic for source, at in positions.items() if at.target_end > 0 or at.shared_producer_id is not None}
+    return {source.topic for source in positions} - written
+
+
+def taken_topics(cluster: Cluster, topics: Collection[str], deadline: Deadline, *, is_fenced: bool) -> set[str]:
+    """Return which of the topics that a restore has registered somebody else has written to meanwhile, as another restore.
+
+    Aborted batches do not count: they are of tries of this restore. Nor do open ones unless `is_fenced`, and nor does what cannot
+    be read: that takes a permission which the copy does not need. Raises RetriableError, ConfigError.
+    """
+    filled: dict[str, list[TopicPartition]] = {}
+    for partition in filled_partitions(cluster, topics, deadline):
+        filled.setdefault(partition.topic, []).append(partition)
+    taken = set[str]()
+    for topic, partitions in filled.items():
+        with suppress(MirrorError):
+            committed = IsolationLevel.READ_COMMITTED
+            if first_foreign_batch(cluster, partitions, (), committed, deadline, counts_open=is_fenced) is not None:
+                taken.add(topic)
+    return taken
 
 
 def filled_problems(targets: Mapping[str, str], filled: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -212,3 +213,23 @@ def test_an_attempt_that_ended_behind_the_decision_is_repeated_with_it_while_the
     assert decided is not None
     assert (decided.last_decision, [offsets.end for offsets in decided.ranges.values()]) == (2, [10, 2])
     assert restores.records("east.orders") == 10
+
+
+def test_a_topic_that_another_restore_has_filled_since_it_was_registered_is_refused(restores: InlineRestores) -> None:
+    restores.crash("TakeDecision")
+    other = str(restores.folder / "other")
+    assert restores.restore(restore="other", tables=other) == ()
+    refusal = "target topic east.orders (for orders) holds records that this restore did not write"
+    (planned,) = restores.dry_run().topics
+    assert planned.problems[0].startswith(refusal)
+    with pytest.raises(ConfigError, match=re.escape(refusal)):
+        restores.restore()
+    assert restores.records("east.orders") == 10
+
+
+def test_tries_that_were_aborted_take_no_topic(restores: InlineRestores) -> None:
+    restores.crash("RunSlots")
+    assert restores.target.log("east.orders").end_offset > 0
+    assert restores.dry_run().is_fine
+    assert restores.restore() == ()
+    assert restores.dry_run().is_fine

@@ -36,11 +36,14 @@ def first_foreign_batch(
     positions: Iterable[Position],
     isolation: IsolationLevel,
     deadline: Deadline,
+    *,
+    counts_open: bool = True,
 ) -> tuple[TopicPartition, int] | None:
     """Return the partition and base offset of a batch behind what the mirror wrote there; None: there is none.
 
     `positions`: of the map, in these partitions. Markers, and fillers of the mirror, are no foreign batches. With READ_COMMITTED
-    aborted batches are none either. Raises RetriableError and as `RangeReader`.
+    aborted batches are none either. `counts_open`: what is open is another writer's; False if the mirror's own transactions may
+    be. Raises RetriableError and as `RangeReader`.
     """
     ends = dict.fromkeys(partitions, 0)
     producers: dict[TopicPartition, set[int]] = {}
@@ -78,5 +81,7 @@ def first_foreign_batch(
                 is_own = is_own | np.isin(verdicts, [Verdict.DROP_BELOW, Verdict.DROP_ABORTED, Verdict.BEYOND])
             for i in np.flatnonzero(~is_own)[:1].tolist():
                 return key, int(headers["base_offset"][i])
+    if not counts_open:
+        return None
     # A transaction that is open is another writer's: those of the mirror were ended before.
     return next(((key, at.offset) for key, at in stable_ends.items() if at.offset < log_ends[key].offset), None)

@@ -17,7 +17,14 @@ from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.preserved import first_offset_problems, read_guard_times, used_log_problems
-from shallow_mirror.sinks.kafka.targets import existing_partitions, filled_partitions, filled_problems, target_topic_policy
+from shallow_mirror.sinks.kafka.targets import (
+    existing_partitions,
+    filled_partitions,
+    filled_problems,
+    taken_topics,
+    target_topic_policy,
+    unwritten_topics,
+)
 from shallow_mirror.sinks.kafka.targets.settings import RestoredAmount, deletions, existing_topic_findings, pause_of
 from shallow_mirror.streaming.runs import LIFT, changed_offsets_problems, paused_topics
 from shallow_mirror.types import SourcePartition
@@ -137,7 +144,9 @@ class TargetCheck:
         positions = {source: position for source, position in self._positions.items() if source.topic == topic}
         problems = changed_offsets_problems(positions, self._config.topics.is_preserved)
         if topic in self._begun:
-            return problems
+            is_unwritten = topic in unwritten_topics(positions)
+            taken = taken_topics(cluster, {target}, deadline, is_fenced=False) if is_unwritten else ()
+            return problems + filled_problems({topic: target}, taken)
         if not self._config.topics.is_preserved(topic):
             filled = {partition.topic for partition in filled_partitions(cluster, {target}, deadline)}
             return problems + filled_problems({topic: target}, filled)
