@@ -259,8 +259,10 @@ class ExactlyOnceKafkaSink:
         return self._take_over(spark, older.version)
 
     def _in_receipts(self, run: _Run) -> tuple[MicroBatchId, ...]:
-        names = transactional_ids(self.config.name, run.owner.highest_slot + 1)
-        deadline = Deadline.after_ms(_START_MS, time.monotonic)
+        config, deadline = self.config, Deadline.after_ms(_START_MS, time.monotonic)
+        guard = RunGuard(run.target, config.name, config.transaction_timeout_ms)
+        # The lost run may have used more slots than these older tables know of.
+        names = transactional_ids(config.name, guard.slot_count(run.owner.highest_slot + 1, deadline))
         return micro_batches_of_receipts(run.target, names, run.owner.map_id, deadline)
 
     def _newest_of(self, owner: LedgerOwner) -> RecordedMicroBatch | None:

@@ -159,3 +159,23 @@ def test_another_run_than_the_named_one_is_not_accepted(target: StrictCluster, t
     with sink_to(target, tables, lost_run=lost) as sink, pytest.raises(OlderTablesError, match="batch 2 of query query-1"):
         sink(frame(rows_of("z")), 3)
     assert sorted(texts(target)) == list("abcdefg")
+
+
+def test_what_a_slot_wrote_that_the_older_tables_do_not_know_of_is_not_written_again(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    newest, older = tmp_path / "newest", tmp_path / "older"
+    with sink_to(target, newest, slots=1) as sink:
+        sink(frame(rows_of("a")), 0)
+    shutil.copytree(newest, older)
+    with sink_to(target, newest, slots=4) as sink:
+        sink(frame([], [], rows_of("b")), 1)
+    with sink_to(target, older, slots=1) as sink, pytest.raises(OlderTablesError) as refused:
+        sink(frame(rows_of("b")), 1)
+    assert "behind batch 1 of query query-1" in str(refused.value)
+    with (
+        sink_to(target, older, slots=1, lost_run=refused.value.run_id) as sink,
+        pytest.raises(MicroBatchInDoubtError, match="batch 1 of query query-1, which was committed"),
+    ):
+        sink(frame(rows_of("b")), 1)
+    assert sorted(texts(target)) == ["a", "b"]
