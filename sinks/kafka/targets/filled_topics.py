@@ -8,7 +8,7 @@ from contextlib import suppress
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError, TopicAccessError
 from shallow_mirror.sinks.kafka.targets.other_writers.foreign_batches import first_foreign_batch
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SourcePartition, TopicPartition
 
@@ -63,15 +63,16 @@ def unwritten_topics(positions: Mapping[SourcePartition, Position]) -> set[str]:
 def taken_topics(cluster: Cluster, topics: Collection[str], deadline: Deadline, *, is_fenced: bool) -> set[str]:
     """Return which of the topics that a restore has registered somebody else has written to meanwhile, as another restore.
 
-    Aborted batches do not count: they are of tries of this restore. Nor do open ones unless `is_fenced`, and nor does what cannot
-    be read: that takes a permission which the copy does not need. Raises RetriableError, ConfigError.
+    Aborted batches do not count: they are of tries of this restore. Nor do open ones unless `is_fenced`, and nor does a topic
+    that may not be read: that takes a permission which the copy does not need. Raises RetriableError, ConfigError, and as
+    `first_foreign_batch`.
     """
     filled: dict[str, list[TopicPartition]] = {}
     for partition in filled_partitions(cluster, topics, deadline):
         filled.setdefault(partition.topic, []).append(partition)
     taken = set[str]()
     for topic, partitions in filled.items():
-        with suppress(MirrorError):
+        with suppress(TopicAccessError):
             committed = IsolationLevel.READ_COMMITTED
             if first_foreign_batch(cluster, partitions, (), committed, deadline, counts_open=is_fenced) is not None:
                 taken.add(topic)
