@@ -28,6 +28,7 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 LOG, TOPIC = "__consumer_offsets", "orders"
 LOG_PARTITIONS = 2
 RECORDS = 1_000
+TXN = SlotTxn("m-0", 1, 1)
 
 
 class FollowedWorld(AbstractContextManager["FollowedWorld"]):
@@ -80,8 +81,11 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         storage = TableStorage(self.config.tables)
         return GroupSyncer(self.config, storage, storage.best_effort_tables(), **options)
 
-    def mirror(self, until: int) -> None:
-        """Decide both partitions up to an offset."""
+    def mirror(
+        self, until: int, *, since: int | None = None, moved_by: int = 0, txn: SlotTxn = TXN, is_pending: bool = False
+    ) -> None:
+        """Decide both partitions up to an offset. `since`: by default where the last call ended. `moved_by`: at the target."""
+        first = self._mirrored if since is None else since
         self.owner.next_decision()
         ids = [
             base64.urlsafe_b64encode(cluster.topic_ids[TOPIC].bytes).decode().rstrip("=")
@@ -90,19 +94,19 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         made = [
             Segment(
                 source=SourcePartition(TOPIC, ids[0], partition),
-                source_start=self._mirrored,
+                source_start=first,
                 source_end=until,
                 kind=SegmentKind.DATA,
                 target=TargetPartition(TOPIC, ids[1], partition),
-                target_start=self._mirrored,
-                target_end=until,
-                record_count=until - self._mirrored,
+                target_start=first + moved_by,
+                target_end=until + moved_by,
+                record_count=until - first,
                 batch_count=1,
             )
             for partition in range(2)
         ]
-        self.owner.decide([DecidedSegment(segment, SlotTxn("m-0", 1, 1)) for segment in made], highest_slot=0)
-        self.owner.settle()
+        self.owner.decide([DecidedSegment(segment, txn) for segment in made], highest_slot=0)
+        self.owner.settle(pending=[txn] if is_pending else [])
         self._mirrored = until
 
     def commit(self, offset: int, group: str = "billing", partition: int = 0, *, producer_id: int | None = None) -> int:

@@ -22,12 +22,14 @@ from tests.support.group_log import commit_batch, commit_key, commit_value
 from tests.support.mirror_runs import wait_for
 
 from shallow_mirror.broker.produce import is_receipt
+from shallow_mirror.checkpoints import Removal
 from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.groups.sync import GroupSync, GroupSyncer, step_interval_s
+from shallow_mirror.types import SlotTxn
 
 T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
 
@@ -452,3 +454,22 @@ def test_polling_is_reported_once_and_once_more_with_the_number_of_records(world
     assert "a fail-over without the source repeats the records that groups read between two" in problems[0].text
     assert "a fail-over without the source repeats about 0 records" in problems[1].text
     assert problems[0].remedy == f"give the mirror's user Read on topic {LOG} of the source, or set groups.follow to off"
+
+
+@pytest.mark.slow
+def test_rows_of_a_pending_transaction_that_are_removed_lead_no_offset_any_more(
+    world: FollowedWorld, syncer: GroupSyncer
+) -> None:
+    syncer.run_pass(T0)
+    txn = SlotTxn("m-0", 2, 1)
+    world.mirror(200, txn=txn, is_pending=True)
+    world.commit(150)
+    world.step(syncer)
+    assert world.offset() == 150, "the commit of a pending transaction is certain, as far as anybody knows"
+    world.owner.settle(removals=[Removal(txn)], confirmed=[txn])  # an operator has aborted it
+    world.mirror(200, since=100, moved_by=100)
+    syncer.run_pass(T0 + timedelta(seconds=30))
+    assert world.offset() == 250
+    world.commit(160)
+    world.step(syncer)
+    assert world.offset() == 260

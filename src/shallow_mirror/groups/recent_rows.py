@@ -16,7 +16,10 @@ MOST_ROWS = 100_000
 
 
 class RecentRows:
-    """Settled rows never change, so those that were read once stay right. Not thread-safe."""
+    """Settled rows never change, so those that were read once stay right. Not thread-safe.
+
+    But those of pending transactions may be removed: when one is not pending any more, begin with another one of these.
+    """
 
     def __init__(self) -> None:
         self._tables: list[tuple[int, pa.Table]] = []

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 
 from shallow_mirror.broker import ListedGroup
 from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import Recorded
 from shallow_mirror.checkpoints.logs import (
     GroupPosition,
     GroupSyncPass,
@@ -43,7 +44,7 @@ from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcom
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets
 from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import SlotTxn, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class GroupSyncer:
         self._recent = RecentRows()
         self._translator: CommitTranslator | None = None
         self._lookups: dict[ReadPartition, tuple[Commit, ...]] = {}
-        self._revision: object = None
+        self._revision: Recorded | None = None
         self._limits: dict[ReadPartition, int] = {}
         """Where the map ended for offsets that wait, at this revision."""
         self._held: dict[ReadPartition, float] = {}
@@ -294,6 +295,9 @@ class GroupSyncer:
         revision = self._map.recorded()
         if revision != self._revision:
             self._limits.clear()
+        if not _pending(self._revision) <= _pending(revision):
+            # The rows of a transaction that is not pending any more may be gone: some partition has aborted it.
+            self._recent, self._translator = RecentRows(), None
         self._revision = revision
         self._recent.refresh(self._map)
         return self._map
@@ -424,6 +428,10 @@ def step_interval_s(took_s: float, *, commit_cpu_s: float, is_failed: bool) -> f
     """Return the time from the beginning of a step to that of the next one. `commit_cpu_s`: without what reading the log took."""
     least_s = _FAILED_STEP_S if is_failed else STEP_S
     return max(least_s, took_s / STEP_SHARE, commit_cpu_s / STEP_CPU_SHARE)
+
+
+def _pending(revision: Recorded | None) -> set[SlotTxn]:
+    return set() if revision is None else set(revision.pending_txns)
 
 
 def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:
