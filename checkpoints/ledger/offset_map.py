@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded, run_id_of
+from shallow_mirror.checkpoints.ledger.offset_map_writer import rows_of_removal
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_MAP_ID,
@@ -17,6 +18,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_SOURCE_CLUSTER_ID,
     PROPERTY_TARGET_CLUSTER_ID,
     DecidedSegment,
+    Removal,
     rows_from_arrow,
 )
 from shallow_mirror.checkpoints.rows.translation import TRANSLATION_COLUMNS, Translation, Translator
@@ -112,6 +114,12 @@ class OffsetMap:
         """Return the rows of the last decision, if they may still be removed."""
         micro_batch = None if self._recorded is None else self._recorded.unsettled_micro_batch
         return () if micro_batch is None else rows_from_arrow(self._snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
+
+    def pending_rows(self) -> tuple[DecidedSegment, ...]:
+        """Return the rows of pending transactions, which count as settled and may be removed all the same."""
+        pending = () if self._recorded is None else self._recorded.pending_txns
+        conditions = [rows_of_removal(Removal(txn)) for txn in pending]
+        return tuple(row for condition in conditions for row in rows_from_arrow(self._snapshot.read(condition)))
 
     def _settled(self) -> Condition:
         unsettled = None if self._recorded is None else self._recorded.unsettled_micro_batch

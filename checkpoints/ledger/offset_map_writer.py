@@ -217,7 +217,7 @@ class LedgerOwner:
         return transactional_ids
 
     def _pending_conditions(self) -> list[Condition]:
-        return [_rows_of(Removal(txn)) for txn in self._recorded.pending_txns]
+        return [rows_of_removal(Removal(txn)) for txn in self._recorded.pending_txns]
 
     def _rows_that_match(self, conditions: Conditions) -> tuple[DecidedSegment, ...]:
         """Return the rows of conditions of which no row matches two, in the order of the source."""
@@ -242,7 +242,7 @@ class LedgerOwner:
         is_recorded = is_settled(self._recorded.version) and pending_txns == self._recorded.pending_txns
         if is_recorded and self._is_resolved and not removals:
             return
-        conditions = tuple(_rows_of(removal) for removal in removals)
+        conditions = tuple(rows_of_removal(removal) for removal in removals)
         count = self._row_count_of(conditions) if conditions else 0
         row_count = self._recorded.row_count - count
         version = self._next_version(is_odd=True)
@@ -392,7 +392,7 @@ class LedgerOwner:
             raise OutcomeUnknownError("the last decision is not resolved yet: no positions and no decision before it is settled")
 
 
-def _rows_of(removal: Removal) -> Condition:
+def rows_of_removal(removal: Removal) -> Condition:
     """Match the rows of every kind that carry exactly this triple: they are settled or removed together."""
     txn, target = removal.txn, removal.target
     of_txn = (

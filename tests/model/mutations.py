@@ -161,13 +161,13 @@ def wait_for_a_pending_receipt(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_marker_rows_behind(patch: pytest.MonkeyPatch) -> None:
-    rows_of = offset_map_writer._rows_of
-    patch.setattr(offset_map_writer, "_rows_of", lambda removal: (*rows_of(removal), Comparison("kind", "=", "data")))
+    rows_of = offset_map_writer.rows_of_removal
+    patch.setattr(offset_map_writer, "rows_of_removal", lambda removal: (*rows_of(removal), Comparison("kind", "=", "data")))
 
 
 def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
-    rows_of = offset_map_writer._rows_of
-    patch.setattr(offset_map_writer, "_rows_of", lambda removal: rows_of(removal)[:1])
+    rows_of = offset_map_writer.rows_of_removal
+    patch.setattr(offset_map_writer, "rows_of_removal", lambda removal: rows_of(removal)[:1])
 
 
 def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
 
     def in_two_commits(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
-            conditions = tuple(map(offset_map_writer._rows_of, removals))
+            conditions = tuple(map(offset_map_writer.rows_of_removal, removals))
             row_count = self._recorded.row_count - self._row_count_of(conditions)
             removal = replace(self._recorded, version=self._next_version(is_odd=False), row_count=row_count)
             self._positions = None

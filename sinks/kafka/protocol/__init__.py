@@ -7,6 +7,7 @@ from shallow_mirror.lazy_names import lazy_names
 if TYPE_CHECKING:
     from shallow_mirror.sinks.kafka.protocol import actions as actions
     from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
+        gone_ranges as gone_ranges,
         inspect_logs as inspect_logs,
         inspect_receipt as inspect_receipt,
         lost_ranges as lost_ranges,

@@ -1,4 +1,6 @@
-"""Driver, for the cli: the state of the transactions of the last decision, and the operator's choice for those that need one.
+"""Driver, for the cli: the state of the transactions that a start resolves, and the operator's choice for those that need one.
+
+These are the ones of the last decision, if it is not settled, and those that are pending.
 
 Inspecting changes nothing. A choice takes over the offset map, as a start does, and is used only if evidence is still missing.
 The source is not asked for anything: it may be gone.
@@ -31,10 +33,12 @@ from shallow_mirror.sinks.kafka.protocol import (
     TxnFate,
     WrittenRange,
     decided_txns,
+    gone_ranges,
     inspect_logs,
     inspect_receipt,
     judge,
     lost_ranges,
+    readable_ends,
     require_known_receipts,
 )
 from shallow_mirror.types import SourcePartition
@@ -133,17 +137,31 @@ class SlotReport:
 
 
 def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[SlotReport, ...]:
-    """Return a report for each transaction of the last decision, unless it is settled.
+    """Return a report for each transaction of the last decision, unless it is settled, and for each pending one.
 
+    A pending transaction with a partition whose leader does not answer is left out: it stays pending at a start.
     `spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, RetriableError.
     """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
     offset_map.positions()  # a start reads them too: a table that it cannot read is not to be called one that needs no choice
-    rows = offset_map.unsettled_rows()
+    rows, pending_rows = offset_map.unsettled_rows(), offset_map.pending_rows()
     deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
         offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
-        return tuple(_report(target, decided, rows, offset_map.map_id, deadline) for decided in decided_txns(rows))
+        pending = decided_txns(pending_rows)
+        waiting = _without_leader(target, [written for decided in pending for written in decided.written], deadline)
+        to_inspect = [*decided_txns(rows), *(decided for decided in pending if waiting.isdisjoint(decided.written))]
+        rows += pending_rows
+        return tuple(_report(target, decided, rows, offset_map.map_id, deadline) for decided in to_inspect)
+
+
+def _without_leader(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> set[WrittenRange]:
+    """Return the ranges whose leaders do not answer, without those of topics that are gone."""
+    if not written:
+        return set()
+    answered = readable_ends(target, [each.topic_partition for each in written], deadline)
+    silent = [each for each in written if each.topic_partition not in answered]
+    return set(silent) - set(gone_ranges(target, silent, deadline))
 
 
 def older_tables(
@@ -230,18 +248,19 @@ def resolve(
     slots: Collection[int] = (),
     spark: Any = None,
 ) -> None:
-    """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` if some are named.
+    """Resolve all that a start resolves, with `fate` for the slots that need a choice, only for `slots` if some are named.
 
     `spark`: the session of `session_for_tables`.
 
     Raises ConfigError (a slot that needs none), RecoverNeededError (others are left), FencedError, OutcomeUnknownError,
     RetriableError: it may be called again after each of them.
     """
-    undecided = {report.slot: report for report in reports if report.needs_choice}
-    problems = [f"--slot {slot}: it needs no choice" for slot in sorted(set(slots) - undecided.keys())]
+    undecided = [report for report in reports if report.needs_choice]
+    needing = {report.slot for report in undecided}
+    problems = [f"--slot {slot}: it needs no choice" for slot in sorted(set(slots) - needing)]
     if problems:
-        raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(undecided))) or 'none'}"])
-    chosen = {report.decided.txn: fate for slot, report in undecided.items() if not slots or slot in slots}
+        raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(needing))) or 'none'}"])
+    chosen = {report.decided.txn: fate for report in undecided if not slots or report.slot in slots}
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
     with open_operator_session(config, "recover", deadline, spark=spark, reads_source=False) as session:
         session.recover(deadline, chosen)

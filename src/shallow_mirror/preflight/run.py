@@ -301,8 +301,8 @@ class _Preflight:
         self._findings += slot_problems(self._target, alias, names, offset_map, ask_controls, self._deadline)
 
     def _check_decision(self, offset_map: OffsetMap | None) -> None:
-        """Report transactions of the last decision that a start could not resolve: their evidence is gone."""
-        if offset_map is None or not offset_map.unsettled_rows():
+        """Report transactions that a start could not resolve, as their evidence is gone: of the last decision, or pending."""
+        if offset_map is None or not (offset_map.unsettled_rows() or offset_map.pending_rows()):
             return
         subject = f"cluster {self._config.target.alias}"
         try:
