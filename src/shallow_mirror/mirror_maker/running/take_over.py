@@ -77,6 +77,7 @@ def check_take_over(
     on_wait(f"{config.source_cluster_name} and {config.target_cluster_name} to answer")
     with (
         LogReader(config.source.client, config.source_cluster_name, names.isolation) as source,
+        LogReader(config.source.client, config.source_cluster_name, config.read.isolation_level) as as_mirror,
         LogReader(config.target.client, config.target_cluster_name, IsolationLevel.READ_COMMITTED) as target,
         LogReader(config.target.client, config.target_cluster_name, IsolationLevel.READ_UNCOMMITTED) as watched,
         closing(GroupClient(config.target.client, config.target_cluster_name)) as groups,
@@ -96,6 +97,8 @@ def check_take_over(
         partitions = copied_partitions(copies, recorded, source, target)
         workers = () if names.worker_group is None else groups.clients(names.worker_group)
         held = source.ranges(found.missing)
+        readers = {names.isolation: source, config.read.isolation_level: as_mirror}
+        between = _between_ends(readers, sorted(source_places)) if len(readers) > 1 else {}
         missing = [partition for partition in found.missing if held[partition].end > held[partition].start]
         beats = _heartbeat_count(names, watched, heartbeats, before[1], after[1])
     problems = [
@@ -103,6 +106,7 @@ def check_take_over(
         *_writer_problems(names, workers, beats, watch_s),
         *_growth_problems(before, after, copies, watch_s),
         *_copy_problems(partitions, missing),
+        *_transaction_problems(between),
     ]
     notes = () if names.worker_group else (_OTHER_WORKERS,)
     return TakeOverCheck(
@@ -158,6 +162,23 @@ def _copy_problems(partitions: list[CopiedPartition], missing: list[TopicPartiti
             yield f"{partition.source}: {lag} not copied yet, as far as Connect has recorded: let MirrorMaker 2 copy them"
         elif not partition.has_same_end:
             yield f"{partition.source} and {partition.copy} do not end with the same record: find out who wrote to which of them"
+
+
+def _between_ends(readers: Mapping[IsolationLevel, LogReader], places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the last stable offsets of the logs that end behind them: transactions are open there."""
+    # In this order: what is written in between lies behind the ends.
+    ends = readers[IsolationLevel.READ_UNCOMMITTED].ranges(places)
+    stable = readers[IsolationLevel.READ_COMMITTED].ranges(places)
+    return {place: stable[place].end for place in places if stable[place].end < ends[place].end}
+
+
+def _transaction_problems(between: Mapping[TopicPartition, int]) -> Iterator[str]:
+    for partition, stable in between.items():
+        yield (
+            f"{partition}: a transaction is open at the source from offset {stable:,} on, and the mirror and MirrorMaker 2 read "
+            "it with different isolation levels: some records would be copied twice or not at all. Wait until it has ended, or "
+            "end it"
+        )
 
 
 def _heartbeat_count(
