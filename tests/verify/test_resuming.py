@@ -16,11 +16,12 @@ import yaml
 from deltalake import DeltaTable
 from tests.fakes.changes import held
 from tests.support.mirror_runs import wait_for
-from tests.support.record_batches import batch, record
+from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import Mirrored, changed, data_positions, replace
 
 from shallow_mirror.checkpoints.logs.runs import verify_log
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.types import IsolationLevel
 from shallow_mirror.verify import VerifyProgress, VerifyReport, partition_reader, verify_mirror
 
 RANGES = 6
@@ -194,3 +195,16 @@ def test_an_unknown_topic_and_the_clusters_of_another_mirror_are_refused(copied:
     swapped = copied.config.model_copy(update={"source": copied.config.target, "target": copied.config.source})
     with pytest.raises(ConfigError, match="source_cluster_id"):
         verify_mirror(swapped)
+
+
+def test_an_audit_that_was_interrupted_with_another_isolation_level_begins_again(tmp_path: Path) -> None:
+    """With read_uncommitted readers of the source see what was not copied; the interrupted audit did not look for it."""
+    with Mirrored(tmp_path) as mirrored:
+        for base in (0, 10, 20):
+            aborted = batch(base, 5, attributes=0x10, producer_id=77, producer_epoch=0, base_sequence=base)
+            mirrored.mirror(aborted, marker(base + 5, 0, 77), batch(base + 6, 4))
+        interrupt(mirrored, 2)
+        read = mirrored.config.read.model_copy(update={"isolation_level": IsolationLevel.READ_UNCOMMITTED})
+        mirrored.config = mirrored.config.model_copy(update={"read": read})
+        report = mirrored.verify(range_bytes=1)
+        assert (report.continues, report.difference_counts) == (False, {"missing": 3})

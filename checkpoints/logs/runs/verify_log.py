@@ -27,7 +27,7 @@ _FLUSH_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyIdentity:
-    """`scope`: topics and depth of the audit; only an audit of the same scope is continued."""
+    """`scope`: topics, depth and isolation level of the audit; only an audit of the same scope is continued."""
 
     audit_id: str
     scope: str

@@ -178,7 +178,11 @@ class MirrorVerifier:
 
     def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
         """Return who verifies, and whether an interrupted verification is continued."""
-        fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
+        fields: dict[str, Any] = {
+            "topics": None if topics is None else sorted(topics),
+            "deep": self._options.is_deep,
+            "isolation": self._config.read.isolation_level.value,
+        }
         if self._after:
             fields["after"] = {str(name): offsets for name, offsets in sorted(self._after.items())}
         if self._known:
