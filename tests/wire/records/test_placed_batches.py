@@ -241,6 +241,13 @@ def test_the_fillers_of_a_long_hole_are_made_when_they_are_taken() -> None:
     assert queue.first_misplaced([0, 2, 3, 90_004, 180_003, 250_000], 4) is None
 
 
+def test_batches_behind_a_long_hole_that_are_not_acknowledged_yet_are_not_misplaced() -> None:
+    queue = placed(batch(0, 1) + batch(1_002, 1) + batch(1_003, 1) + batch(1_004, 1) + batch(1_005, 1)).queue
+    offsets = [queue.offset(i) for i in range(len(queue))]
+    assert offsets == [0, 1, 1_002, 1_003, 1_004, 1_005]
+    assert [queue.first_misplaced(offsets[:acknowledged]) for acknowledged in range(len(offsets) + 1)] == [None] * 7
+
+
 def test_a_queue_of_batches_and_short_holes_is_a_list() -> None:
     placement = placed(batch(2, 1) + batch(4, 1) + batch(5, 2))
     assert placement.queue.batches() == list(placement.queue)

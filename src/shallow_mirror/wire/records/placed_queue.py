@@ -96,7 +96,9 @@ class PlacedQueue(Sequence[RawBatch]):
         """
         for run, start in zip(self.runs, self._starts, strict=False):
             first, end = max(checked - start, 0), min(len(run), len(base_offsets) - start)
-            appended = base_offsets[start + first : start + end] if first < end else []
+            if first >= end:
+                continue
+            appended = base_offsets[start + first : start + end]
             wanted = run.offsets[first:end] if isinstance(run, _Run) else [run.offset(i) for i in range(first, end)]
             if appended != wanted:
                 return (

@@ -302,6 +302,21 @@ def test_the_first_batch_of_a_log_without_a_producer_is_sent_alone(clusters: Clu
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
 
 
+def test_batches_behind_a_long_hole_follow_a_first_batch_that_was_sent_alone(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(0, 1), *(batch(2_000 + i, 1) for i in range(4)))
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 2_004))
+    assert placed(clusters) == [(0, 0, 1), (1, 1, 1_999), *((2_000 + i, 2_000 + i, 1) for i in range(4))]
+    assert not result.retried
+
+
+def test_an_error_in_front_of_batches_behind_a_long_hole_is_followed_by_another_try(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(0, 1), *(batch(2_000 + i, 1) for i in range(4)))
+    clusters.target.change("Produce", error(6))
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 2_004))
+    assert placed(clusters) == [(0, 0, 1), (1, 1, 1_999), *((2_000 + i, 2_000 + i, 1) for i in range(4))]
+    assert result.retried
+
+
 def test_nothing_is_sent_behind_a_first_batch_that_was_not(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow link there may be too little time for a large batch, and enough for the small one behind it."""
     monkeypatch.setattr(SendPace, "may_begin", lambda _pace, size_bytes: size_bytes < 10_000)
