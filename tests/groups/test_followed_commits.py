@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.changes import dropped_before, error
+from tests.fakes.changes import Change, dropped_before, error
 from tests.fakes.coordinators import Committed
 from tests.fakes.partition_log import PartitionLog
 from tests.groups.followed_world import LOG, TOPIC, FollowedWorld
@@ -185,6 +185,25 @@ def test_topics_that_a_migration_has_handed_over_are_left_alone(world: FollowedW
     controls.add("take-back", [TOPIC])
     syncer.run_pass(T0 + timedelta(seconds=30))
     assert world.offset() == 20
+
+
+@pytest.mark.slow
+def test_a_topic_that_is_handed_over_during_a_long_pass_is_left_alone(world: FollowedWorld) -> None:
+    now_s = [1_000.0]
+    controls = Controls.open(world.config.tables)
+
+    def hand_over_and_reset() -> None:
+        controls.add("hand-over", [TOPIC])
+        world.reset(5)
+        now_s[0] += 60
+
+    with closing(world.syncer(clock=lambda: now_s[0])) as syncer:
+        world.commit(10)
+        syncer.run_pass(T0)
+        world.commit(20)
+        world.target.change("OffsetFetch", Change(first=hand_over_and_reset))
+        syncer.run_pass(T0 + timedelta(seconds=30))
+        assert world.offset() == 5
 
 
 @pytest.mark.slow

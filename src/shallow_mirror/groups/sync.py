@@ -65,6 +65,8 @@ _FAILED_STEP_S = 2.0
 """From the beginning of a step that failed to that of the next one, at least."""
 _LISTED_S = 5.0
 """How old a listing of the target's groups may be in a step."""
+_CONTROLS_S = 1.0
+"""How long ago it may have been read, at a commit, which topics a migration has handed over."""
 _REFUSED_S = 2.0
 """After a commit that was refused, or whose outcome is unknown, steps leave the offset alone for that long."""
 
@@ -268,7 +270,7 @@ class GroupSyncer:
         # them, and what the source has is older.
         if self._controls is None:
             self._controls = Controls.open(self._storage)
-        controls = self._controls.read()
+        read_at, controls = self._clock(), self._controls.read()
         moving, forgotten = controls.moving, controls.forgotten
         commits_with_source = [
             commit
@@ -285,7 +287,18 @@ class GroupSyncer:
         self._recent.add_to(translator, offset_map, topics, translator.reads_from())
         self._translator = translator
         evaluated = self._groups.evaluate(commits_with_source, translator, clusters)
-        return list(self._groups.plan_commits(evaluated, is_applied=True, known=known)), moving
+
+        by_now = moving
+
+        def moving_by_now() -> Collection[str]:
+            nonlocal read_at, by_now
+            if self._clock() - read_at > _CONTROLS_S:
+                assert self._controls is not None
+                read_at, by_now = self._clock(), self._controls.read().moving
+            return by_now
+
+        planned = self._groups.plan_commits(evaluated, is_applied=True, known=known, handed_over=moving_by_now)
+        return list(planned), moving
 
     def _refresh_map(self) -> OffsetMap:
         if self._map is None:

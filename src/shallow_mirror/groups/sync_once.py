@@ -122,14 +122,15 @@ def plan_committed(
     """
     on_wait("the rows of the offset map that these offsets lead to")
     offset_map.refresh()
-    controls = Controls.open(storage).read()
-    forgotten = controls.forgotten
-    handed_over = controls.moving if keeps_handed_over and not is_forced and groups.side == "source" else ()
+    controls = Controls.open(storage)
+    forgotten = controls.read().forgotten
+    keeps_moving = keeps_handed_over and not is_forced and groups.side == "source"
     source_commits = groups.resolve_sources(committed, offset_map, forgotten)
     clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin, are_ends_final=are_ends_final)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
     on_wait(f"commits at {groups.other_name}" if is_applied else f"the groups of {groups.other_name}")
+    handed_over = (lambda: controls.read().moving) if keeps_moving else frozenset[str]
     return tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced, handed_over=handed_over))
 
 

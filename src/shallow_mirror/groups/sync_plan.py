@@ -74,12 +74,13 @@ class GroupCommits:
         *,
         is_applied: bool,
         is_forced: bool = False,
-        handed_over: Collection[str] = (),
+        handed_over: Callable[[], Collection[str]] = lambda: (),
         known: Mapping[str, ListedGroup] | None = None,
     ) -> Iterator[Group]:
         """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group.
 
-        `handed_over`: source topics of which offsets are the groups' own there, and stay.
+        `handed_over` returns source topics of which offsets are the groups' own there, and stay. It is called when it is known
+        what groups have there: an operator may reset them as soon as a topic is handed over.
         `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
         that has members since. What they have is requested in any case.
         """
@@ -103,13 +104,6 @@ class GroupCommits:
                 steps = [next_step(partition, at_other, is_forced=is_forced) for partition in by_group[name]]
                 if refused is not None:
                     steps = [_refused(partition, refused) for partition in steps]
-                if handed_over:
-                    steps = [
-                        _refused(partition, _HANDED_OVER)
-                        if partition.source is not None and partition.source.topic in handed_over
-                        else partition
-                        for partition in steps
-                    ]
                 state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
                 planned[name] = Group(
                     name=name,
@@ -118,6 +112,9 @@ class GroupCommits:
                     clients=clients,
                     is_active_at_origin=name in self._active,
                 )
+            moving = handed_over()
+            if moving:
+                planned = {name: _without_moving(group, moving) for name, group in planned.items()}
             yield from self._commit_all(planned) if is_applied else planned.values()
         if is_applied:
             self.other.finish_commits()
@@ -151,6 +148,16 @@ _HANDED_OVER = "the topic was handed over, and the group's offsets there are its
 
 def _refused(partition: GroupPartition, reason: str) -> GroupPartition:
     return partition._replace(step=Step.REFUSED, reason=reason) if partition.step is Step.TO_COMMIT else partition
+
+
+def _without_moving(group: Group, moving: Collection[str]) -> Group:
+    return replace(
+        group,
+        partitions=tuple(
+            _refused(partition, _HANDED_OVER) if partition.source is not None and partition.source.topic in moving else partition
+            for partition in group.partitions
+        ),
+    )
 
 
 def _committed(
