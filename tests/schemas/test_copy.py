@@ -240,6 +240,17 @@ def test_a_registry_that_is_lost_meanwhile_is_set_back_by_the_next_run(pair: Pai
     assert pair.target.rules.modes == {"": "READWRITE"}
 
 
+def test_a_version_that_the_source_has_deleted_is_deleted_although_another_one_fails(pair: Pair) -> None:
+    fill(pair.source.rules)
+    pair.target.faults.append(RegistryFault("POST", "/subjects/orders-value-2/", 500))
+    with pytest.raises(RetriableError, match="Error in the backend data store"):
+        pair.copy()
+    assert pair.target.rules.versions["orders-value", 1].is_deleted
+    pair.target.faults.clear()
+    assert pair.copy().is_done
+    assert pair.target.rules.versions == pair.source.rules.versions
+
+
 def test_a_killed_run_is_noticed_by_the_next_one_which_knows_the_mode_before(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     pair.source.rules.register("b", {"schema": '"long"'})

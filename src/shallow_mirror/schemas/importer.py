@@ -7,7 +7,7 @@ set per subject, so that the rest of the registry works as before, and set back 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,15 +50,37 @@ def carry_out(
     subjects = [name for name in plan.imported_subjects if name in left or target.modes_in_force.get(name) != IMPORT]
     before = {name: left.get(name, target.modes.get(name)) for name in (*subjects, *left)}
     with _import_mode(registry, before, subjects, log):
-        for version in plan.to_register:
-            _register(registry, version)
-        for version in plan.to_delete:
-            registry.delete_version(version)
+        _register_all(registry, plan)
     for change in plan.levels:
         registry.set_compatibility(change.subject, change.after)
     for subject in plan.to_freeze:
         registry.set_mode(subject, READONLY)
     return Import(registered=plan.to_register, restored=tuple(sorted(left)))
+
+
+def _register_all(registry: SchemaRegistry, plan: SchemaPlan) -> None:
+    """Register versions, and delete those that are deleted at the source, also where another one fails.
+
+    The next run finds them registered, and leaves a version that is deleted on one side only as it is.
+    """
+    count = 0
+    try:
+        for version in plan.to_register:
+            _register(registry, version)
+            count += 1
+    except MirrorError:
+        registered, left = plan.to_register[:count], plan.to_register[count:]
+        needed = {key for version in left for key in version.referenced_keys}
+        # A registry that does not answer deletes nothing either; what it said first tells more.
+        with suppress(MirrorError):
+            _delete(registry, [each for each in plan.to_delete if each in registered and each.key not in needed])
+        raise
+    _delete(registry, plan.to_delete)
+
+
+def _delete(registry: SchemaRegistry, versions: Iterable[SubjectVersion]) -> None:
+    for version in versions:
+        registry.delete_version(version)
 
 
 @contextmanager
