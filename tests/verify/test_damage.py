@@ -435,6 +435,16 @@ def test_rows_that_may_still_be_taken_back_are_not_judged(copied: Mirrored) -> N
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
+def test_what_a_compacted_log_has_lost_at_its_end_was_not_removed_by_compaction(copied: Mirrored, side: str) -> None:
+    log = copied.source_log if side == "source" else copied.target_log
+    log.configs["cleanup.policy"] = "compact"
+    log.truncate(log.batches[data_positions(log)[4]].header.base_offset)
+    difference = only(copied.verify())
+    kind = DifferenceKind.EXTRA if side == "source" else DifferenceKind.MISSING
+    assert (difference.kind, difference.source_start, difference.source_end) == (kind, 50, 70)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
 def test_what_compaction_removed_is_not_missing_and_what_is_left_is_compared(copied: Mirrored, side: str) -> None:
     log = copied.source_log if side == "source" else copied.target_log
     log.configs["cleanup.policy"] = "compact"

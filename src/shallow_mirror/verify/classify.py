@@ -43,9 +43,14 @@ class SideFacts:
     """`damages`: why the batch at an offset equals nothing. `unreadable`: offsets [start, end) that were skipped behind one."""
 
     log_start: int
+    log_end: int
     is_compacted: bool
     damages: Mapping[int, str] = field(default_factory=dict)
     unreadable: Sequence[tuple[int, int]] = ()
+
+    def may_be_compacted(self, offset: int) -> bool:
+        """Return whether compaction may have removed a record. It never moves the end of a log: what is behind that is lost."""
+        return self.is_compacted and offset < self.log_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +195,7 @@ def _without_copy(item: Any, context: VerifyContext, differences: list[Differenc
         return  # counted by the rows
     if _is_within(where["target_start"], context.target.unreadable):
         unchecked[Unchecked.UNREADABLE] += _span(item)
-    elif context.target.is_compacted:
+    elif context.target.may_be_compacted(where["target_start"]):
         unchecked[Unchecked.TARGET_COMPACTED] += _span(item)
     else:
         reason = "the target shows no record there"
@@ -207,7 +212,7 @@ def _without_original(item: Any, context: VerifyContext, differences: list[Diffe
         return  # counted by the rows
     if _is_within(where["source_start"], context.source.unreadable):
         unchecked[Unchecked.UNREADABLE] += _span(item)
-    elif context.source.is_compacted:
+    elif context.source.may_be_compacted(where["source_start"]):
         unchecked[Unchecked.SOURCE_COMPACTED] += _span(item)
     else:
         why = next(

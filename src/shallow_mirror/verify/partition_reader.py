@@ -76,7 +76,7 @@ class LogView:
     """Opened batches [start, end) with the right records, but a header that says otherwise."""
 
     def facts(self) -> SideFacts:
-        return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)
+        return SideFacts(self.log_start, self.log_end, self.is_compacted, self.damages, self.unreadable)
 
 
 class LogReader(Protocol):
