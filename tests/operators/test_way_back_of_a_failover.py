@@ -15,12 +15,16 @@ from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
 from tests.support import mirror_runs
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration import Options, WaitsForOutsideError
 from shallow_mirror.migration.failover import (
     FailoverState,
     Step,
+    abort_failover,
     divergence,
     fail_back,
     fail_over,
@@ -28,6 +32,7 @@ from shallow_mirror.migration.failover import (
     read_failover,
     view,
 )
+from shallow_mirror.migration.failover.conductor import FailoverConductor
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.operations.redo import RedoRequest, redo
@@ -88,7 +93,7 @@ def failed_over(world: FakeWorld, folder: Path, monkeypatch: pytest.MonkeyPatch)
     document = mirror_runs.document(
         world.target.bootstrap,
         world.source.bootstrap,
-        ["a"],
+        ["[a-z]"],
         mirror="back",
         tables="back",
         topics={"offsets": {".*": "preserved"}},
@@ -233,6 +238,147 @@ def test_what_only_the_old_source_has_of_a_topic_that_was_created_again_while_it
         apart.back()
         assert apart.kept() == only
         assert "a" not in world.source.topic_ids()
+
+
+def mirrored_topics(world: FakeWorld, *topics: str) -> None:
+    """Create topics with two batches of five records each, and mirror them."""
+    for topic in topics:
+        world.create_source_topic(topic, 1)
+        for _ in range(2):
+            world.produce(topic, 0, 5)
+    assert world.run(Life()) is None
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["before the way back", "when the rest is kept"])
+def test_a_topic_that_is_deleted_at_the_target_stays_at_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool
+) -> None:
+    """Nothing would fill it again."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a", "b")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        if is_kept:
+            with monkeypatch.context() as patch:
+                patch.setattr(WayBack, "delete_topics", killed)
+                with pytest.raises(KilledError):
+                    apart.back()
+        world.target.delete_topic("b")
+        state = apart.back()
+        assert world.source.topic_ids().keys() == {"b"}
+        assert list(state.done[Step.KEEP]["topics"]) == ["a"]
+        assert ("fail-back: west does not have b any more: what is at east stays" in apart.reports.sentences) is is_kept
+
+
+def test_all_of_a_topic_is_kept_where_its_copy_was_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        world.target.delete_topic("a")
+        world.target.create_topic("a", 1)
+        world.target.produce("a", 0, ["of an application"])
+        mirrored = list(world.source.read("a", 0).values())
+        apart.back()
+        assert apart.kept() == mirrored
+        assert "a" not in world.source.topic_ids()
+
+
+def test_a_topic_of_which_the_mirror_has_forgotten_its_copy_stays_at_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has its name at the target is another topic, with which it must not be filled."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a", "b")
+        world.delete_target_topic("b")
+        world.forget("b")
+        world.target.create_topic("b", 1)
+        world.target.produce("b", 0, ["of others"])
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        state = apart.back()
+        assert list(world.source.topic_ids()) == ["b"]
+        assert list(state.done[Step.KEEP]["topics"]) == ["a"]
+
+
+def test_a_topic_that_the_source_has_lost_before_the_way_back_is_filled_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nobody would bring its groups and its writers back."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a", "b")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        world.source.delete_topic("b")
+        assert list(apart.back().done[Step.KEEP]["topics"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("cut_at", "left"), [(5, 5), (0, 0)])
+def test_what_was_written_behind_the_cut_of_a_log_is_kept_although_it_has_offsets_of_mirrored_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_at: int, left: int
+) -> None:
+    """The source lost the end of its log before it failed, and took records on from there."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        world.source.state.logs["a", 0].truncate(cut_at)
+        only = [f"only-{number}" for number in range(3)]
+        assert world.source.produce("a", 0, only) == left
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        apart.back()
+        assert apart.kept() == only
+        assert "a" not in world.source.topic_ids()
+
+
+def test_an_elected_leader_that_has_everything_changes_nothing_of_what_is_kept(apart: WentApart) -> None:
+    log = apart.world.source.state.logs["a", 0]
+    log.move(log.leader)
+    only = apart.only_at_source
+    apart.back()
+    assert apart.kept() == only
+
+
+def test_what_others_wrote_to_a_preserved_log_before_the_fence_is_no_copy_of_what_has_its_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_world(tmp_path / "world") as world:
+        world.settings.offsets = "preserved"
+        mirrored_topics(world, "a")
+        only = [f"only-{number}" for number in range(3)]
+        assert world.source.produce("a", 0, only) == world.target.produce("a", 0, ["of others"] * 3) == 10
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        with pytest.raises(ConfigError, match=r"records were written to west since, which east lacks: a-0 offsets 10 to 12"):
+            abort_failover(apart.files, apart.reports, Options())
+        apart.back()
+        assert apart.kept() == only
+
+
+def test_a_topic_that_a_broker_does_not_list_is_not_deleted_before_its_records_are_kept(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has started a moment ago may know no topic, and the controller deletes it all the same."""
+    hidden = 0
+    metadata, check_back = Cluster.metadata, FailoverConductor._check_back
+
+    def checked(*arguments: Any) -> Any:
+        nonlocal hidden
+        detail = check_back(*arguments)
+        hidden = 5
+        return detail
+
+    def listed(cluster: Cluster, topics: Any, deadline: Deadline) -> Any:
+        nonlocal hidden
+        found = metadata(cluster, topics, deadline)
+        if topics is None and hidden and ("east", 9092) in cluster.config.bootstrap:
+            hidden -= 1
+            return replace(found, topics={})
+        return found
+
+    monkeypatch.setattr(FailoverConductor, "_check_back", checked)
+    monkeypatch.setattr(Cluster, "metadata", listed)
+    only = apart.only_at_source
+    apart.back()
+    assert hidden == 0
+    assert apart.kept() == only
 
 
 @pytest.mark.parametrize("left_from", [15, 20, 25, None], ids=lambda before: "deleted" if before is None else f"from {before}")

@@ -109,7 +109,7 @@ class FakeFailover:
         return []
 
     def topic_ids(self, _: FailoverState) -> Mapping[str, str]:
-        return {} if self._world.topic_id is None else {"orders": self._world.topic_id}
+        return {"orders": self._world.topic_id or ""}
 
     def diverged(self, state: FailoverState, ids: Mapping[str, str]) -> Sequence[LateWrite]:
         self._kill()

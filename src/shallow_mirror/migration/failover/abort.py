@@ -20,6 +20,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_plan import Committed, committed_offsets
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.failover.undecided_copies import undecided_ends
 from shallow_mirror.migration.late_writes import LateWrite, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import named, open_partitions
@@ -47,7 +48,7 @@ def target_problems(
     alias = files.mirror.target.alias
     ends = list_log_ends(target, sorted(target_topics(positions)), request_deadline())
     problems = [f"a transaction is open at {alias}: {name}: end it, and try again" for name in open_partitions(ends)]
-    copied = _copied_ends(positions, state)
+    copied = _copied_ends(target, positions, state)
     behind = {name: log.stable for name, log in ends.items() if log.stable > copied.get(name, 0)}
     timestamps = dict.fromkeys(behind, EARLIEST_TIMESTAMP)
     starts = target.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, request_deadline()) if behind else {}
@@ -63,19 +64,22 @@ def target_problems(
     return problems
 
 
-def _copied_ends(positions: Mapping[SourcePartition, Position], state: FailoverState) -> dict[TopicPartition, int]:
-    """Return the target offset below which everything is the mirror's own, by target partition.
+def _copied_ends(
+    target: Cluster, positions: Mapping[SourcePartition, Position], state: FailoverState
+) -> dict[TopicPartition, int]:
+    """Return the target offset below which everything is the mirror's own, by target partition. Raises RetriableError.
 
-    Of preserved partitions the log may hold records that no row names, if the mirror was killed: they end where the log did
-    when the mirror was fenced.
+    Of preserved partitions the log may hold copies that no row names, if the mirror was killed: they end at most where the log
+    did when the mirror was fenced.
     """
     fenced = {
         SourcePartition(row["topic"], row["topic_id"], row["partition"]): int(row["end"])
         for row in state.done.get(Step.FENCE, {}).get("partitions", ())
     }
+    undecided = undecided_ends(target, positions, fenced, request_deadline())
     ends: dict[TopicPartition, int] = {}
     for source, position in positions.items():
-        preserved_end = fenced.get(source, 0) if position.shared_producer_id is not None else 0
+        preserved_end = undecided[source] if position.shared_producer_id is not None else 0
         name = position.target.topic_partition
         ends[name] = max(ends.get(name, 0), position.target_end, preserved_end)
     return ends

@@ -64,6 +64,8 @@ class WayBackEffects(Protocol):
     @property
     def source_alias(self) -> str: ...
     @property
+    def target_alias(self) -> str: ...
+    @property
     def back_file(self) -> str | None: ...
     @property
     def starts_back(self) -> bool: ...
@@ -259,8 +261,7 @@ class FailoverConductor:
                     for difference in differences
                 ]
             )
-        checked = state.done[Step.CHECK_BACK].get("topics", {})  # release 0.2.0 did not record them
-        return {"topics": {**checked, **ids}, "kept": kept}
+        return {"topics": dict(ids), "kept": kept}
 
     def _note_diverged(self, state: FailoverState, ids: Mapping[str, str]) -> bool:
         """Record the ranges that only the old source has and that no row names yet. Return whether there were any.
@@ -280,6 +281,12 @@ class FailoverConductor:
             return Step.KEEP
         if self._note_diverged(state, ids):
             self._reports.says(f"{self._way}: records were written to {effects.source_alias} meanwhile: they are kept as well")
+            return Step.KEEP
+        if gone := sorted(ids.keys() - self._retried(lambda: effects.topic_ids(state)).keys()):
+            self._reports.says(
+                f"{self._way}: {effects.target_alias} does not have {named(gone)} any more: what is at "
+                f"{effects.source_alias} stays"
+            )
             return Step.KEEP
         self._retried(lambda: effects.delete_topics(ids))
         return {}

@@ -1,27 +1,30 @@
 """Driver: records that only the old source has: found, copied to topics of their own at the target, and compared.
 
-They lie behind the last mirrored offset of each partition, and below the first one where the mirror began later. Each range is
-copied as raw batches by `redo`, whose offset map leads from every kept record to its topic, partition and offset of origin. What
-retention or somebody deletes before it is copied, is left out.
+They lie behind the last mirrored offset of each partition, or where its log was truncated before that, and below the first one
+where the mirror began later. Each range is copied as raw batches by `redo`, whose offset map leads from every kept record to its
+topic, partition and offset of origin. What retention or somebody deletes before it is copied, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.broker.cluster import absent_topics, missing_topics, reach
+from shallow_mirror.broker.fetch import topic_storage
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.logs.topics import ForgottenTopics, TopicIncarnation
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverFiles
 from shallow_mirror.deadline import request_deadline
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import open_partitions
+from shallow_mirror.migration.observations import named, open_partitions
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -33,18 +36,20 @@ class Divergence:
     def __init__(self, files: FailoverFiles) -> None:
         self._files = files
 
-    def topic_ids(self, mirrored: Iterable[str]) -> dict[str, str]:
-        """Return the topics that the old source has and that are used at the target, with their ids.
+    def topic_ids(self, mirrored: Collection[str], forgotten: ForgottenTopics) -> dict[str, str]:
+        """Return the topics that are used at the target, with their ids at the old source; "": it has none of this name.
 
-        `mirrored`: topics of the map. A topic that the mirror has not begun is one of them if both clusters have it.
+        `mirrored`: topics of the map that the target had. A topic that the mirror has not begun is one of them if both clusters
+        have it. Raises RetriableError where only some brokers of a cluster list a mirrored topic.
         """
         topics, mirror = self._files.mirror.topics, self._files.mirror
         with self._source() as source, closing(Cluster(mirror.target.client)) as target:
-            at_source = source.metadata(None, request_deadline()).topics
             reach(target, mirror.target_cluster_name, request_deadline())
-            at_target = target.metadata(None, request_deadline()).topics
-        wanted = {*mirrored, *(name for name in at_source if topics.is_included(name) and name in at_target)}
-        return {name: at_source[name].topic_id for name in sorted(wanted & at_source.keys()) if at_source[name].error_code == 0}
+            at_source = _listed(source, mirrored, mirror.source_cluster_name)
+            at_target = _listed(target, mirrored, mirror.target_cluster_name)
+        wanted = {name for name in at_target if name in mirrored or (name in at_source and topics.is_included(name))}
+        ids = {name: at_source.get(name, "") for name in sorted(wanted)}
+        return {name: topic_id for name, topic_id in ids.items() if TopicIncarnation(name, topic_id) not in forgotten.at_ms}
 
     def open_partitions(self, topics: Sequence[str]) -> list[str]:
         with self._source() as source:
@@ -56,20 +61,22 @@ class Divergence:
         ids: Mapping[str, str],
         mirrored: Mapping[SourcePartition, OffsetRange],
         kept: Iterable[LateWrite],
+        positions: Mapping[SourcePartition, Position],
     ) -> list[LateWrite]:
         """Return what only the old source has. `mirrored`: offsets, also of former topics of the same names.
 
-        `kept`: what was found before; it is left out.
+        `kept`: what was found before; it is left out. `positions`: of the mirror, with the leader epochs that it has read.
         """
         known: dict[TopicPartition, list[Copied]] = {}
         for write in kept:
             if write.topic_id not in ("", ids.get(write.topic_partition.topic)):  # "": as release 0.2.0 noted it
                 continue
             known.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
-        for partition, offsets in mirrored.items():
-            if ids.get(partition.topic) == partition.topic_id:
-                known.setdefault(partition.topic_partition, []).append(Copied(offsets.start, offsets.end, None))
+        same = {partition: offsets for partition, offsets in mirrored.items() if ids.get(partition.topic) == partition.topic_id}
         with self._source() as source:
+            # In front of the log ends: what a leader that is elected in between has cut is looked for again before the deletion.
+            for partition, offsets in _uncut(source, same, positions).items():
+                known.setdefault(partition.topic_partition, []).append(Copied(offsets.start, offsets.end, None))
             ends = list_log_ends(source, sorted(ids), request_deadline())
             timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
             starts = source.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, request_deadline()) if ends else {}
@@ -154,3 +161,62 @@ class Divergence:
         offset_map = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror)
         rows = offset_map.settled_rows(columns=["kind", "target_start", "target_end"]).to_pylist()
         return [OffsetRange(row["target_start"], row["target_end"]) for row in rows if row["kind"] == SegmentKind.DATA.value]
+
+
+def _listed(cluster: Cluster, wanted: Collection[str], name: str) -> dict[str, str]:
+    """Return the ids of all topics, by name. `name`: of the cluster, for messages.
+
+    Raises RetriableError where a broker does not list a topic of `wanted` that others may have: what is not looked at must not be
+    deleted. Raises ConfigError where our user may not describe one.
+    """
+    topics = cluster.metadata(None, request_deadline()).topics
+    listed = {topic: metadata.topic_id for topic, metadata in topics.items() if metadata.error_code == 0}
+    unlisted = sorted(topic for topic in wanted if topic not in listed)
+    if not unlisted:
+        return listed
+    if hidden := missing_topics(cluster, unlisted, request_deadline()).hidden:
+        raise ConfigError([f"{name}: topic {topic}: {permission}" for topic, permission in sorted(hidden.items())])
+    if doubtful := sorted({*unlisted} - absent_topics(cluster, unlisted, request_deadline())):
+        raise RetriableError("UNKNOWN_TOPIC_OR_PARTITION", f"not every broker of {name} lists {named(doubtful)} yet")
+    return listed
+
+
+def _uncut(
+    source: Cluster, mirrored: Mapping[SourcePartition, OffsetRange], positions: Mapping[SourcePartition, Position]
+) -> dict[SourcePartition, OffsetRange]:
+    """Return what the log of each partition still has of what was mirrored of it. Raises RetriableError.
+
+    An unclean leader election cuts the end of a log, and what is written then takes the offsets of what was mirrored (KIP-320).
+    """
+    read = {
+        partition: position.epoch_end
+        for partition in mirrored
+        if (position := positions.get(partition)) is not None and position.epoch_end is not None
+    }
+    topics = sorted({partition.topic for partition in read})
+    present = source.metadata(topics, request_deadline()).topics if topics else {}
+    asked = {
+        partition.topic_partition: epoch_end.leader_epoch
+        for partition, epoch_end in read.items()
+        if partition.partition in present[partition.topic].partitions
+    }
+    answers = source.epoch_ends(asked, request_deadline()) if asked else {}
+    uncut = dict(mirrored)
+    for partition, epoch_end in read.items():
+        if (answer := answers.get(partition.topic_partition)) is None:
+            continue
+        offsets = mirrored[partition]
+        if answer.leader_epoch == epoch_end.leader_epoch:
+            # Behind the position the map knows no leader epoch: what a later one has written counts as another record.
+            is_cut = answer.end < epoch_end.end
+            end = min(offsets.end, answer.end if is_cut else max(positions[partition].offset, answer.end))
+        elif answer.leader_epoch >= 0 and epoch_end.end <= answer.end and _is_compacted(source, partition.topic):
+            end = offsets.end  # compaction has removed every batch of the epoch
+        else:
+            end = offsets.start  # where the logs part is not known
+        uncut[partition] = OffsetRange(offsets.start, max(offsets.start, end))
+    return uncut
+
+
+def _is_compacted(source: Cluster, topic: str) -> bool:
+    return topic_storage(source, topic, request_deadline()).is_compacted

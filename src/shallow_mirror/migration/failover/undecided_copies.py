@@ -21,7 +21,41 @@ from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartit
 COUNT_S = 20.0
 """So long logs are read; of what is left then, each offset counts as a record."""
 
+LOOK_OFFSETS = 100_000
+"""So many offsets are looked at before it counts that none of them is a copy."""
+
 _log = logging.getLogger(__name__)
+
+
+def undecided_ends(
+    target: Cluster, positions: Mapping[SourcePartition, Position], ends: Mapping[SourcePartition, int], deadline: Deadline
+) -> dict[SourcePartition, int]:
+    """Return where the copies of each partition end: where the map does, or in a log with preserved offsets behind it.
+
+    `ends`: of these logs when the mirror was fenced. What others had written there has the offsets of records that only the
+    source has, and is no copy of them. Raises RetriableError.
+    """
+    copied = {source: position.offset for source, position in positions.items()}
+    longer = {
+        source: position
+        for source, position in sorted(positions.items())
+        if position.shared_producer_id is not None and ends.get(source, 0) > position.offset
+    }
+    topics = sorted({position.target.topic for position in longer.values()})
+    listed = target.metadata(topics, deadline).topics if topics else {}
+    held = HeldRecords(target)
+    for source, position in longer.items():
+        if listed[position.target.topic].topic_id != position.target.topic_id or position.shared_producer_id is None:
+            continue  # it was created again: nothing there is a copy
+        at = position.offset
+        while at < ends[source]:
+            until = min(at + LOOK_OFFSETS, ends[source])
+            span = Segment(source=source, source_start=at, source_end=until, kind=SegmentKind.DATA, target=position.target)
+            found = max((each.source_end for each in held.segments(span, position.shared_producer_id, deadline)), default=at)
+            if found == at:
+                break
+            copied[source] = at = found
+    return copied
 
 
 def undecided_copies(

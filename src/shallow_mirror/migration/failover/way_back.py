@@ -29,6 +29,7 @@ from shallow_mirror.migration.failover.conductor import Reports
 from shallow_mirror.migration.failover.divergence import Divergence
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
+from shallow_mirror.migration.failover.undecided_copies import undecided_ends
 from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
@@ -43,6 +44,7 @@ from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
 from shallow_mirror.types import OffsetRange, SourcePartition
 
 _GONE_MS = 30_000
+_LOOK_MS = 120_000
 _WAVE = "back"
 
 
@@ -87,8 +89,9 @@ class WayBack:
                 f"{mirror.source_cluster_name} is another cluster (id {found_id}) than the one that failed ({known_id}): mirror "
                 "everything into it as into a new one, and move there with `shallow-mirror migrate`"
             ]
-        topics = sorted(self.topic_ids(state))
-        if not topics:
+        ids = self.topic_ids(state)
+        topics = sorted(ids)
+        if not any(ids.values()):
             problems.append(f"{mirror.source_cluster_name} has none of the topics: run the mirror back, and `migrate`")
         problems += _selection_problems(back, topics)
         taken = sorted(files.kept_topic(topic) for topic in topics if files.kept_topic(topic) in topics)
@@ -120,24 +123,45 @@ class WayBack:
         }
 
     def open_at_source(self, state: FailoverState) -> list[str]:
-        return self._divergence().open_partitions(sorted(self.topic_ids(state)))
+        return self._divergence().open_partitions([topic for topic, topic_id in self.topic_ids(state).items() if topic_id])
 
     def topic_ids(self, state: FailoverState) -> dict[str, str]:
-        return self._divergence().topic_ids({source.topic for source in self._mirrored(state)})
+        checked = [topic for step in (Step.CHECK_BACK, Step.KEEP) for topic in state.done.get(step, {}).get("topics", ())]
+        forgotten = Controls.open(TableStorage(self.files.mirror.table_location)).read().forgotten
+        return self._divergence().topic_ids({*checked, *(source.topic for source in self._mirrored(state))}, forgotten)
 
     def diverged(self, state: FailoverState, ids: Mapping[str, str]) -> list[LateWrite]:
         now = self.topic_ids(state)
-        same = {topic: topic_id for topic, topic_id in ids.items() if now.get(topic) == topic_id}
-        mirrored = self._mirrored(state) | self._filled(state, same)
-        return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping])
+        same = {topic: topic_id for topic, topic_id in ids.items() if topic_id and now.get(topic) == topic_id}
+        at_target = self.target.metadata(sorted(same), request_deadline()).topics if same else {}
+        copies = {topic: listed.topic_id for topic, listed in at_target.items()}
+        positions = positions_of(self.files.mirror)
+        fenced = {
+            source: offsets
+            for source, offsets in self._mirrored(state).items()
+            if same.get(source.topic) == source.topic_id
+            # A target topic that was created again has none of it.
+            and ((position := positions.get(source)) is None or position.target.topic_id == copies.get(position.target.topic))
+        }
+        copied = {source: position for source, position in positions.items() if source in fenced}
+        fenced_ends = {source: offsets.end for source, offsets in fenced.items()}
+        ends = fenced_ends | undecided_ends(self.target, copied, fenced_ends, Deadline.after_ms(_LOOK_MS, time.monotonic))
+        mirrored = {source: OffsetRange(offsets.start, max(offsets.start, ends[source])) for source, offsets in fenced.items()}
+        mirrored |= self._filled(state, same, copies)
+        return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping], positions)
 
-    def _filled(self, state: FailoverState, ids: Mapping[str, str]) -> dict[SourcePartition, OffsetRange]:
-        """Return what mirrors back have copied into those of the topics `ids` that they created. The target has all of it."""
+    def _filled(
+        self, state: FailoverState, ids: Mapping[str, str], copies: Mapping[str, str]
+    ) -> dict[SourcePartition, OffsetRange]:
+        """Return what mirrors back have copied into those of the topics `ids` that they created, and that the target has.
+
+        `copies`: ids of the topics at the target, by name.
+        """
         return {
             SourcePartition(target.topic, target.topic_id, target.partition): OffsetRange(0, position.offset)  # as preserved
             for former in state.filled_by
-            for position in positions_of(self._mirror_back(former)).values()
-            if ids.get((target := position.target).topic) == target.topic_id
+            for source, position in positions_of(self._mirror_back(former)).items()
+            if ids.get((target := position.target).topic) == target.topic_id and copies.get(source.topic) == source.topic_id
         }
 
     def keep(self, write: LateWrite) -> Detail:
@@ -148,7 +172,7 @@ class WayBack:
 
     def delete_topics(self, ids: Mapping[str, str]) -> None:
         """Delete these topics at the source, and wait until their names are free. Topics that have these names by now stay."""
-        mirror = self.files.mirror
+        mirror, ids = self.files.mirror, {name: topic_id for name, topic_id in ids.items() if topic_id}
         deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
         with closing(Cluster(mirror.source.client)) as source:
             reach(source, mirror.source_cluster_name, deadline)
