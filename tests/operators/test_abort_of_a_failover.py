@@ -261,6 +261,19 @@ def test_without_a_fail_over_there_is_nothing_to_abort(failed_over: FailedOver) 
         fail_back(failed_over.files, SilentReports(), Options())
 
 
+def test_a_fail_over_of_another_mirror_is_not_done_by_a_file_that_names_it_since(failed_over: FailedOver) -> None:
+    world, files = failed_over.world, failed_over.files
+    files.mirror = world.config.model_copy(update={"mirror": "m1", "tables": "tables1"})
+    refusal = r"mirror: names mirror m1 now, but f has failed over mirror m0: undo that change; the next fail-over needs another"
+    for command in (failed_over.fail_over, failed_over.abort, lambda: fail_back(files, SilentReports(), Options())):
+        with pytest.raises(ConfigError, match=refusal):
+            command()
+    (problem,) = plan_failover(files).problems
+    assert "names mirror m1 now" in problem
+    files.mirror = world.config
+    assert failed_over.fail_over().phase == "failed over"
+
+
 def test_an_older_table_of_the_fail_over_is_refused_by_every_command(failed_over: FailedOver) -> None:
     """With it, a fail-over that was aborted since looks done: nothing would be fenced."""
     table = failed_over.world.table_folders.at(str(failed_over.files.config.tables))

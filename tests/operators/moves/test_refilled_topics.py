@@ -23,7 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.migration import Options
-from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over, read_failover
+from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over, plan_failover, read_failover
 from shallow_mirror.migration.steps import Step as WaveStep
 from shallow_mirror.operations.forget import forget
 
@@ -246,6 +246,16 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoingBack
 def test_the_way_back_brings_every_record_and_each_group_reads_it_once(scene: GoingBack) -> None:
     assert scene.back() is None
     scene.check()
+
+
+def test_what_has_failed_back_fails_over_no_more(scene: GoingBack) -> None:
+    """A fail-over of the next mirror by the same file would do nothing."""
+    assert scene.back() is None
+    with pytest.raises(ConfigError, match=r"f has failed back at .*, and fails over no more: the next fail-over needs another"):
+        fail_over(scene.files(), scene.operator, Options(clock=scene.world.wall_clock), despite_source=True)
+    (problem,) = plan_failover(scene.files()).problems
+    assert "fails over no more" in problem
+    assert scene.back() is None
 
 
 def require_named(scene: GoingBack, error: MirrorError | None) -> None:

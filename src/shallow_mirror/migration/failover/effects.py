@@ -212,6 +212,7 @@ class FailoverEffects:
             for source, position in sorted(positions.items())
         ]
         return {
+            "mirror": mirror.mirror,
             "partitions": partitions,
             "seen_at_ms": None if seen is None else seen.at_ms,
             "open": [f"{name} from offset {ends[name].stable:,}" for name in open_partitions(ends)],

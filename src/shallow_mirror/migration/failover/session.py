@@ -37,8 +37,37 @@ def _rows(files: FailoverFiles) -> Sequence[MigrationRow]:
     return MigrationLog.open(TableStorage(files.config.table_location), files.config.failover).rows()
 
 
-def _unaborted(files: FailoverFiles) -> FailoverState:
+_ANOTHER = "the next fail-over needs another name (failover) and other tables in its file"
+
+
+def _other_mirror(files: FailoverFiles, state: FailoverState) -> str | None:
+    """Return that the file names another mirror than the one that was fenced: what is done says nothing of it."""
+    fenced = state.done.get(Step.FENCE, {}).get("mirror", files.mirror.mirror)  # rows of earlier releases do not say
+    if fenced == files.mirror.mirror:
+        return None
+    return (
+        f"{files.config.path}: mirror: names mirror {files.mirror.mirror} now, but {files.config.failover} has failed over "
+        f"mirror {fenced}: undo that change; {_ANOTHER}"
+    )
+
+
+def _returned(files: FailoverFiles, state: FailoverState) -> str | None:
+    """Return that the topics are back: this fail-over is over."""
+    if not state.is_back:
+        return None
+    at = state.done_at[Step.HAND_BACK].isoformat(timespec="seconds")
+    return f"{files.config.failover} has failed back at {at}, and fails over no more: {_ANOTHER}"
+
+
+def _of_this_mirror(files: FailoverFiles) -> FailoverState:
     state = read_newest_failover(files)
+    if (problem := _other_mirror(files, state)) is not None:
+        raise ConfigError(problem)
+    return state
+
+
+def _unaborted(files: FailoverFiles) -> FailoverState:
+    state = _of_this_mirror(files)
     if state.is_aborting:
         raise ConfigError(f"an abort has begun: finish it with `shallow-mirror failover abort {files.config.path}`")
     return state
@@ -50,6 +79,8 @@ def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despi
     Raises ConfigError with everything that is in the way before anything is done, FencedError, RecoverNeededError.
     """
     state = _unaborted(files)
+    if (problem := _returned(files, state)) is not None:
+        raise ConfigError(problem)
     if state.next_step(Way.OUT) is None:
         return state
     effects = FailoverEffects(files, reports, options, despite_source=despite_source)
@@ -82,7 +113,7 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
     """
     config = files.config
     options.require_hooks(config.hooks)
-    state = read_newest_failover(files)
+    state = _of_this_mirror(files)
     if Way.BACK in state.begun_at:
         raise ConfigError(
             "the topics are back already: there is nothing to abort"
@@ -188,6 +219,7 @@ def plan_failover(files: FailoverFiles) -> FailoverPlan:
         for info in steps_of(way)
         if info.step not in state.done
     ]
+    over = [problem for problem in (_other_mirror(files, state), _returned(files, state)) if problem is not None]
     with closing(FailoverEffects(files, _Silent(), Options(), despite_source=True)) as effects:
         answers = effects.source_answers()
         plan = FailoverPlan(
@@ -196,8 +228,10 @@ def plan_failover(files: FailoverFiles) -> FailoverPlan:
             target=words["target"],
             steps=steps,
             source_answers=answers,
-            problems=(),
+            problems=over,
         )
+        if over:
+            return plan
         if way is Way.OUT:
             problems = effects.problems()
             groups = None if problems else effects.report_groups(datetime.now(UTC), is_applied=False)
