@@ -110,6 +110,30 @@ def test_the_nearest_offset_of_a_group_is_committed_without_metadata_that_the_ta
         assert world.target.group_offsets("g1") == {("a", 0): world.target.bounds("a", 0)[1] - 1}
 
 
+def test_a_nearest_offset_that_a_killed_command_has_committed_counts_as_moved(
+    tmp_path: Path, failed_over: Callable[[FakeWorld], FailoverState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with opened_world(tmp_path / "world") as world:
+        world.create_source_topic("a", 1)
+        world.produce("a", 0, 10)
+        assert world.run(Life()) is None
+        world.produce("a", 0, 5)
+        world.source.commit_group("g1", "a", 0, 12)
+        world.sync_groups_beside()
+        with monkeypatch.context() as patch:
+            patch.setattr(failover_effects.FailoverEffects, "_moved_digests", killed)
+            with pytest.raises(KilledError):
+                failed_over(world)
+        committed = world.target.group_offsets("g1")
+        assert committed
+        moved = failed_over(world).done[Step.MOVE_GROUPS]
+        assert (moved["offsets"], moved["nearest"], moved["left"]) == (1, 1, [])
+        assert world.target.group_offsets("g1") == committed
+
+
 def undecided_world(folder: Path) -> Any:
     """Return a world that shows everything although the map ends at offset 10."""
     number = 0

@@ -330,16 +330,21 @@ class FailoverEffects:
 
 
 def _commit_nearest(client: GroupClient, group: Group) -> tuple[Group, int]:
-    """Commit the nearest offset where there is no exact one, never backwards. Return the group, and how many were committed."""
-    inexact = [partition for partition in group.partitions if _is_inexact(partition)]
+    """Commit the nearest offset where there is no exact one, never backwards. Return the group, and how many it has by that.
+
+    A conductor that was killed behind its commit, or a fail-over that was aborted, has left the nearest offset in place.
+    """
+    if group.clients:
+        return group, 0
     offsets = {
         partition.to_topic_partition: (partition.to_offset, partition.metadata)
-        for partition in inexact
-        if partition.to_topic_partition is not None and partition.to_offset is not None
+        for partition in group.partitions
+        if _is_inexact(partition)
+        and partition.to_topic_partition is not None
+        and partition.to_offset is not None
+        and (partition.has is None or partition.has < partition.to_offset)
     }
-    if not offsets or group.clients:
-        return group, 0
-    refused = client.commit(group.name, offsets)
+    refused = client.commit(group.name, offsets) if offsets else {}
     # As of exact offsets: the offset matters more than what an application noted beside it.
     bare = {place: (offsets[place][0], "") for place, why in refused.items() if why == METADATA_TOO_LARGE}
     if bare:
@@ -350,12 +355,14 @@ def _commit_nearest(client: GroupClient, group: Group) -> tuple[Group, int]:
         else partition._replace(step=GroupStep.REFUSED, reason=refused[partition.to_topic_partition])
         if partition.to_topic_partition in refused
         else partition._replace(step=GroupStep.COMMITTED, has=partition.to_offset)
+        if partition.to_topic_partition in offsets
+        else partition._replace(step=GroupStep.IN_PLACE if partition.has == partition.to_offset else GroupStep.FURTHER)
         for partition in group.partitions
     )
-    return replace(group, partitions=partitions), len(offsets) - len(refused)
+    return replace(group, partitions=partitions), sum(
+        _is_inexact(partition) and partition.step in (GroupStep.COMMITTED, GroupStep.IN_PLACE) for partition in partitions
+    )
 
 
 def _is_inexact(partition: GroupPartition) -> bool:
-    if partition.outcome not in (Outcome.WAITS, Outcome.LOST) or partition.to_offset is None:
-        return False
-    return partition.has is None or partition.has < partition.to_offset
+    return partition.outcome in (Outcome.WAITS, Outcome.LOST) and partition.to_offset is not None
