@@ -516,6 +516,20 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
     assert [(record.offset, record.timestamp_ms) for record in actual] == [(2, -1), (4, 77)]
 
 
+def test_messages_of_older_formats_behind_the_end_of_a_range_are_in_no_batch_of_it(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    """A reader of the next range fetches from its begin, and gets them in a batch of their own."""
+    fill(fake, A, [2])
+    old = b"".join(message(offset) for offset in range(2, 6))
+    fake.alter_responses("Fetch", lambda response: append_records(response, old))
+    reading = Reading(client, clock, whole(A, 4))
+    reading.run()
+    (_, (base, converted)) = reading.batches[A]
+    opened = list(open_batch(memoryview(converted), A, max_bytes=1000))
+    assert (base, [record.offset for record in opened]) == (2, [2, 3])
+
+
 @pytest.mark.parametrize(
     ("code", "expected", "message"),
     [

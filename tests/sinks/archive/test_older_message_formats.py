@@ -34,7 +34,7 @@ def test_an_archive_holds_the_batches_that_older_messages_are_converted_to(
             ]
         ),
     )
-    records, _, failure = whole_batches(fetched, 1 << 20)
+    records, _, failure = whole_batches(fetched, 1 << 20, 10)
     assert failure is None
     archive = SmallArchive(tmp_path)
     archive.add_object([{ORDERS: bytes(records)}])

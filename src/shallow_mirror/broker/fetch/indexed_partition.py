@@ -29,15 +29,18 @@ class IndexedPartition:
 FetchedResponse = tuple[IndexedPartition, ...]
 
 
-def whole_batches(fetched: FetchedPartition, max_opened_bytes: int) -> tuple[memoryview, BatchIndex, MirrorError | None]:
+def whole_batches(
+    fetched: FetchedPartition, max_opened_bytes: int, range_end: int
+) -> tuple[memoryview, BatchIndex, MirrorError | None]:
     """Return records, their index, and the error of the bytes behind them, if those are no partial batch.
 
-    Message sets of magic 0 and 1 are converted, unless they open to more than `max_opened_bytes`.
+    Message sets of magic 0 and 1 are converted, unless they open to more than `max_opened_bytes`. A batch belongs to the range
+    that holds its base offset, so messages from `range_end` on begin another one.
     """
     records, topic_partition = fetched.records, fetched.topic_partition
     index = index_batches(records)
     if index.stop is not None and index.stop.reason is StopReason.LEGACY_MAGIC:
-        converted = convert_legacy(records, topic_partition, max_opened_bytes=max_opened_bytes)
+        converted = convert_legacy(records, topic_partition, max_opened_bytes=max_opened_bytes, range_end=range_end)
         records, index = converted.records, index_batches(converted.records)
         if converted.failure is not None:
             return records, index, converted.failure

@@ -364,7 +364,7 @@ class RangeReader:
     def _index(
         self, fetched: FetchedPartition, progress: RangeProgress, source: ReadSource, *, is_sure: bool
     ) -> IndexedPartition | None:
-        records, index, failure = whole_batches(fetched, OPENED_FETCHES * self._fetch_bytes)
+        records, index, failure = whole_batches(fetched, OPENED_FETCHES * self._fetch_bytes, progress.range.end)
         fetch_offset = progress.position
         if failure is not None and source.is_follower:
             # The log of the leader may be undamaged: the good batches count, the rest is read from the leader.

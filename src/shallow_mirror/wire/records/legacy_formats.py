@@ -35,6 +35,7 @@ _LENGTH = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
 _LEAST_BYTES = {0: 14, 1: 22}
 _NO_TIMESTAMP = -1
+_NO_END = (1 << 63) - 1
 _NULL = b"\x01"
 _NO_HEADERS = b"\x00"
 
@@ -108,9 +109,14 @@ class _Batch:
         )
 
 
-def convert_legacy(records: memoryview, topic_partition: TopicPartition, *, max_opened_bytes: int) -> Converted:
-    """Convert a response part. Batches of magic 2 and of unknown formats are copied: indexing them reports the latter."""
-    conversion = _Conversion(max_opened_bytes)
+def convert_legacy(
+    records: memoryview, topic_partition: TopicPartition, *, max_opened_bytes: int, range_end: int = _NO_END
+) -> Converted:
+    """Convert a response part. Batches of magic 2 and of unknown formats are copied: indexing them reports the latter.
+
+    `range_end`: messages from there on share no batch with those in front, which another reader does not get.
+    """
+    conversion = _Conversion(max_opened_bytes, range_end)
     pos = 0
     while pos + MAGIC_POS < len(records):
         offset, length = _OFFSET_AND_LENGTH.unpack_from(records, pos)
@@ -135,8 +141,9 @@ def convert_legacy(records: memoryview, topic_partition: TopicPartition, *, max_
 class _Conversion:
     """The batches so far, and the open batch that uncompressed messages are added to."""
 
-    def __init__(self, max_opened_bytes: int) -> None:
+    def __init__(self, max_opened_bytes: int, range_end: int) -> None:
         self._max_opened_bytes = max_opened_bytes
+        self._range_end = range_end
         self._out = bytearray()
         self._shared = _Batch()
 
@@ -147,7 +154,8 @@ class _Conversion:
         message = _parse_message(entry)
         if message.codec:
             return self.copy(_unwrap(message, self._max_opened_bytes))
-        if len(self._shared.block) >= SHARED_BATCH_BYTES:
+        is_other_range = self._shared.base_offset < self._range_end <= message.offset
+        if is_other_range or len(self._shared.block) >= SHARED_BATCH_BYTES:
             self.copy(b"")
         self._shared.add(message, message.offset)
 
