@@ -172,6 +172,30 @@ def test_a_leader_that_moves_is_followed(cluster: StrictCluster) -> None:
         assert polled(consumer, 1) == [(P0, 1)]
 
 
+def test_a_leader_that_moves_is_followed_while_batches_of_other_partitions_arrive(cluster: StrictCluster) -> None:
+    cluster.move_leader(("orders", 1), 1)
+    cluster.seed(("orders", 0), *[batch(i, 1) for i in range(200)])
+    with consumer_of(cluster) as consumer:
+        consumer.assign({P0: 0, P1: 0})
+        assert polled(consumer, 1, max_bytes=200)
+        cluster.move_leader(("orders", 1), 2)
+        cluster.seed(("orders", 1), batch(0, 1))
+        assert (P1, 0) in polled(consumer, 20, max_bytes=200)
+
+
+def test_a_partition_without_a_leader_does_not_hold_up_the_others(cluster: StrictCluster) -> None:
+    cluster.seed(("orders", 0), *[batch(i, 1) for i in range(5)])
+    cluster.move_leader(("orders", 1), -1)
+    with consumer_of(cluster) as consumer:
+        consumer.assign({P0: 0, P1: 0})
+        assert polled(consumer, 5) == [(P0, i) for i in range(5)]
+        with pytest.raises(RetriableError, match="orders-1 has no leader"):
+            consumer.poll_batches(1 << 20, 200)
+        cluster.move_leader(("orders", 1), 1)
+        cluster.seed(("orders", 1), batch(0, 1))
+        assert polled(consumer, 1) == [(P1, 0)]
+
+
 def test_a_slow_leader_does_not_hold_up_the_others(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
     cluster.seed(("orders", 1), batch(0, 1))

@@ -64,7 +64,8 @@ def read(cluster: Cluster, end: int) -> list[int]:
 
 def node_read_from(cluster: Cluster) -> int:
     deadline = Deadline.after_ms(10_000, time.monotonic)
-    return cluster.read_sources([ORDERS_0], deadline)[ORDERS_0].path.node_id
+    sources, _ = cluster.read_sources_and_errors([ORDERS_0], deadline)
+    return sources[ORDERS_0].path.node_id
 
 
 def in_sync(racks: LocalKafkaCluster) -> Callable[[], bool]:

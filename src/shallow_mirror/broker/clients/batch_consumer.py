@@ -205,14 +205,14 @@ class BatchConsumer:
         if not idle:
             return None
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
-        failed: RetriableError | None = None
         try:
-            sources = self._cluster.read_sources(idle, deadline)
+            sources, leaderless = self._cluster.read_sources_and_errors(idle, deadline)
         except RetriableError as error:
             return error
+        failed = next(iter(leaderless.values()), None)
         by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
-        for topic_partition in idle:
-            by_path.setdefault(sources[topic_partition].path, {})[topic_partition] = sources[topic_partition]
+        for topic_partition, source in sources.items():
+            by_path.setdefault(source.path, {})[topic_partition] = source
         for path, path_sources in by_path.items():
             if path in self._asked:
                 continue
@@ -274,6 +274,8 @@ class BatchConsumer:
                 part = self._part(fetched, asked.sources[fetched.topic_partition], deadline)
             except RetriableError as caught:
                 part, error = None, caught
+                # Also where the poll has batches of other partitions, and does not raise it: the leader may have moved.
+                self._cluster.forget_metadata()
             if part is not None and len(part.chosen):
                 parts.append(part)
         self._order.rotate(-1)

@@ -269,20 +269,24 @@ class Cluster:
         self._check_process()
         return self._metadata.leaders(topic_partitions, deadline)
 
-    def read_sources(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, ReadSource]:
-        """Return the replica that each topic-partition is read from: its leader, or the one it named. Raises as `leaders`."""
-        leaders = self.leaders(topic_partitions, deadline)
-        return {key: self.read_replicas.source_of(key, leader) for key, leader in leaders.items()}
-
-    def read_sources_and_errors(
+    def leaders_and_errors(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
-    ) -> tuple[dict[TopicPartition, ReadSource], dict[TopicPartition, RetriableError]]:
-        """Return as `read_sources`, and an error for each topic-partition that has no leader now.
+    ) -> tuple[dict[TopicPartition, PartitionMetadata], dict[TopicPartition, RetriableError]]:
+        """Return as `leaders`, and an error for each topic-partition that has no leader now.
 
         Raises RetriableError if no broker answers, ConfigError if the permission to describe a topic is missing.
         """
         self._check_process()
-        leaders, leaderless = self._metadata.leaders_and_errors(topic_partitions, deadline)
+        return self._metadata.leaders_and_errors(topic_partitions, deadline)
+
+    def read_sources_and_errors(
+        self, topic_partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> tuple[dict[TopicPartition, ReadSource], dict[TopicPartition, RetriableError]]:
+        """Return the replica that each topic-partition is read from: its leader, or the one it named.
+
+        Errors are as of `leaders_and_errors`.
+        """
+        leaders, leaderless = self.leaders_and_errors(topic_partitions, deadline)
         return {key: self.read_replicas.source_of(key, leader) for key, leader in leaders.items()}, leaderless
 
     def fetch_pace(self, path: FetchPath) -> FetchPace:
