@@ -246,6 +246,26 @@ def test_records_are_deleted_at_the_leader_that_a_partition_moves_to(nodes: Stri
     assert [nodes.log("a", partition).log_start_offset for partition in range(2)] == [1, 1]
 
 
+def test_records_are_deleted_where_there_is_a_leader_and_the_partition_without_one_is_named(
+    nodes: StrictCluster, cluster: Cluster
+) -> None:
+    nodes.create_topic("a", 2)
+    for partition in range(2):
+        nodes.seed(("a", partition), batch(0, 1), batch(1, 1))
+    nodes.move_leader(("a", 1), -1)
+    with pytest.raises(RetriableError, match=r"target topic a-1 was not freed of its leading fillers: a-1 has no leader"):
+        delete_records(cluster, {A: 1, TopicPartition("a", 1): 1}, within(1_000))
+    assert [nodes.log("a", partition).log_start_offset for partition in range(2)] == [1, 0]
+
+
+def test_a_new_leader_that_does_not_know_its_high_watermark_yet_is_asked_again(nodes: StrictCluster, cluster: Cluster) -> None:
+    nodes.create_topic("a")
+    nodes.seed(("a", 0), batch(0, 1), batch(1, 1))
+    nodes.change("DeleteRecords", error(1), error(1))
+    delete_records(cluster, {A: 1}, within(10_000))
+    assert nodes.log("a").log_start_offset == 1
+
+
 def test_what_is_not_answered_in_time_is_no_refusal(nodes: StrictCluster) -> None:
     nodes.create_topic("a")
     for api in ("CreateTopics", "IncrementalAlterConfigs"):

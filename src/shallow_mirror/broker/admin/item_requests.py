@@ -72,11 +72,17 @@ Ask = Callable[[Sequence[K], Deadline], Answers[K]]
 
 
 def ask_for_items(
-    cluster: Cluster, items: Iterable[K], ask: Ask[K], deadline: Deadline, *, done: Collection[int] = ()
+    cluster: Cluster,
+    items: Iterable[K],
+    ask: Ask[K],
+    deadline: Deadline,
+    *,
+    done: Collection[int] = (),
+    brief: Collection[int] = (UNKNOWN_TOPIC_OR_PARTITION,),
 ) -> dict[K, Answer | Undecided]:
     """Ask until each item has a definite answer, or the deadline is over.
 
-    `done`: codes that are definite for this request, whether or not they are for others. A topic may be unknown for
+    `done`: codes that are definite for this request, whether or not they are for others. `brief`: those that are after
     NEW_TOPIC_PATIENCE_MS. `ask` raises RetriableError if it brought nothing.
     """
     waiting = dict.fromkeys(items)
@@ -95,7 +101,7 @@ def ask_for_items(
             for key, answer in answers.by_item.items():
                 if key not in waiting:
                     continue
-                if _is_definite(answer.code, done, is_patient=not patience.is_over()):
+                if _is_definite(answer.code, done, () if patience.is_over() else brief):
                     results[key] = answer
                     del waiting[key]
                 else:
@@ -115,12 +121,12 @@ def ask_for_items(
     return results
 
 
-def _is_definite(code: int, done: Collection[int], *, is_patient: bool) -> bool:
+def _is_definite(code: int, done: Collection[int], passing: Collection[int]) -> bool:
     if code == 0 or code in done:
         return True
-    if code == UNKNOWN_TOPIC_OR_PARTITION:
-        return not is_patient
-    return error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN)
+    if code in passing:
+        return False
+    return code == UNKNOWN_TOPIC_OR_PARTITION or error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN)
 
 
 def ask_controller(

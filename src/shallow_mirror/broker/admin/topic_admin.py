@@ -34,6 +34,7 @@ RECORDS_PER_REQUEST = 5_000
 """Topics, partitions and settings that one request creates: a KRaft controller refuses requests that write more than 10,000
 records to its log, or create more than 10,000 partitions (POLICY_VIOLATION)."""
 
+_OFFSET_OUT_OF_RANGE = 1
 _TOPIC_RESOURCE = 2
 _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
@@ -145,9 +146,8 @@ def delete_records(cluster: Cluster, starts: Mapping[TopicPartition, int], deadl
     def ask(keys: Sequence[TopicPartition], attempt: Deadline) -> Answers[TopicPartition]:
         known = cluster.known_topics({key.topic for key in keys}, attempt)
         answers = {key: Answer(UNKNOWN_TOPIC_OR_PARTITION) for key in keys if key.topic not in known}
-        errors: dict[TopicPartition, RetriableError] = {}
         throttle_ms = 0
-        leaders = cluster.leaders([key for key in keys if key.topic in known], attempt)
+        leaders, errors = cluster.leaders_and_errors([key for key in keys if key.topic in known], attempt)
         for node_id, partitions in group_by_leader(leaders).items():
             try:
                 of_leader, throttled_ms = _delete_records_of(cluster, node_id, partitions, starts, attempt)
@@ -159,7 +159,9 @@ def delete_records(cluster: Cluster, starts: Mapping[TopicPartition, int], deadl
                 throttle_ms = max(throttle_ms, throttled_ms)
         return Answers(answers, errors, throttle_ms)
 
-    results = ask_for_items(cluster, starts, ask, deadline)
+    # A new leader knows its high watermark, up to which records can be deleted, only once its followers have asked it.
+    brief = (UNKNOWN_TOPIC_OR_PARTITION, _OFFSET_OUT_OF_RANGE)
+    results = ask_for_items(cluster, starts, ask, deadline, brief=brief)
     named = {f"{key.topic}-{key.partition}": result for key, result in results.items()}
     topics = {f"{key.topic}-{key.partition}": key.topic for key in starts}
     _require_done(named, "DeleteRecords", "freed of its leading fillers", topics=topics)
