@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import sys
 import threading
 import time
@@ -287,6 +288,26 @@ def test_an_endpoint_that_sends_byte_by_byte_is_given_up_at_the_deadline() -> No
         with pytest.raises(RetriableError, match=r"TOKEN_ENDPOINT_UNREACHABLE: .*timed out"):
             token(given, within_ms=500)
         stopped.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("status", "expected"), [(503, RetriableError), (401, ConfigError)])
+def test_a_refusal_whose_body_does_not_arrive_is_known_by_its_status(status: int, expected: type[Exception]) -> None:
+    def refuse(server: socket.socket) -> None:
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(1 << 16)
+            peer.sendall(b"HTTP/1.1 %d Refused\r\nContent-Length: 1000\r\n\r\n{" % status)
+            headers_are_read.wait(0.2)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets the connection
+
+    headers_are_read = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=refuse, args=(server,))
+        thread.start()
+        given = {"token.endpoint.url": f"http://127.0.0.1:{server.getsockname()[1]}/", "client.id": "me", "client.secret": "s"}
+        with pytest.raises(expected, match=rf"the token endpoint .* \(?{status}"):
+            token(given)
         thread.join()
 
 

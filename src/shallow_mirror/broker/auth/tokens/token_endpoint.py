@@ -116,11 +116,19 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
             return _read(response, deadline)
     except urllib.error.HTTPError as refused:
         with refused:
-            raise _refusal(url, refused.code, refused.read(_MAX_RESPONSE_BYTES), remedy) from None
+            raise _refusal(url, refused.code, _read_refusal(refused), remedy) from None
     except (http.client.InvalidURL, ValueError):
         raise ConfigError(f"{URL}: {url} is not a URL") from None
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, getattr(error, "reason", error)) from None
+
+
+def _read_refusal(refused: urllib.error.HTTPError) -> bytes:
+    """Return the body of a refusal; empty if it does not arrive: the status has arrived, and says enough."""
+    try:
+        return refused.read(_MAX_RESPONSE_BYTES)
+    except (OSError, http.client.HTTPException):
+        return b""
 
 
 def _read(response: Any, deadline: Deadline) -> bytes:
