@@ -479,6 +479,17 @@ def test_a_log_that_shrinks_in_the_middle_of_a_range_is_data_loss_after_what_was
     assert [base for base, _ in reading.batches[A]] == [0]
 
 
+def test_a_log_whose_ends_its_leader_does_not_say_does_not_keep_the_others_from_being_read(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
+    """An offset out of range is looked into, and the leader may be lost in between."""
+    ends = {topic_partition: fill(fake, topic_partition, [2] * 3) for topic_partition in (A, B)}
+    fake.change("Fetch", error(1, ("t", 0)), error(1, ("t", 0)))
+    fake.change_always("ListOffsets", error(6))
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items())).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
+
+
 @pytest.mark.parametrize(
     ("bad", "expected", "expected_message"),
     [

@@ -47,6 +47,9 @@ PARTITION_PATIENCE_MS = 2_000.0
 new leader may trail for moments. The other partitions of the slot wait for it so long, once; what is left is planned again after
 a second."""
 
+_LOOK_MS = 10_000.0
+"""How long the cause of an error of one partition is looked for: the others wait so long."""
+
 SMALL_BATCH_BYTES = 64 << 10
 """Batches that are smaller than this on average: what a Produce request costs counts more than its bytes, and it holds one batch
 of each partition of a response."""
@@ -332,18 +335,17 @@ class RangeReader:
             try:
                 if self._cluster.read_replicas.is_redirected(fetched, source):
                     continue
-            except RetriableError as refused:
-                self._retries.fail([topic_partition], refused)
-                continue
-            fetch_error = partition_error(
-                self._cluster,
-                fetched,
-                progress.position,
-                self._isolation,
-                self._deadline,
-                progress.range.topic_id,
-                is_leader_only=source.path.is_leader_only,
-            )
+                fetch_error = partition_error(
+                    self._cluster,
+                    fetched,
+                    progress.position,
+                    self._isolation,
+                    self._deadline.sooner(_LOOK_MS),
+                    progress.range.topic_id,
+                    is_leader_only=source.path.is_leader_only,
+                )
+            except RetriableError as error:
+                fetch_error = error
             if isinstance(fetch_error, RetriableError):
                 self._retries.fail([topic_partition], fetch_error)
                 continue
