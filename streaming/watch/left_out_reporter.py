@@ -82,7 +82,7 @@ class LeftOutReporter:
     def on_changed_settings(self, changed: Sequence[UnfinishedRange]) -> None:
         """Take over all partitions whose target topics were changed, for `status` and metrics.
 
-        The planner goes on to plan them: nothing has to be rewound, and the next try shows whether the setting was put back.
+        The planner still plans them: nothing has to be rewound, and the next try shows whether the setting was put back.
         Raises RetriableError if the planner's file cannot be written.
         """
         with self._lock:

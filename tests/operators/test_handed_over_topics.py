@@ -1,4 +1,4 @@
-"""A topic that a migration has moved: applications write to its target, and the mirror goes on with the others."""
+"""A topic that a migration has moved: applications write to its target, and the mirror copies the others."""
 
 from __future__ import annotations
 

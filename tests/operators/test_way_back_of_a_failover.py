@@ -305,7 +305,7 @@ def test_a_topic_of_which_the_mirror_has_forgotten_its_copy_stays_at_the_source(
 def test_a_topic_that_the_source_has_lost_before_the_way_back_is_filled_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise nobody would bring its groups and its writers back."""
+    """Otherwise its groups and its writers would stay at the target."""
     with opened_world(tmp_path / "world") as world:
         mirrored_topics(world, "a", "b")
         apart = failed_over(world, tmp_path / "world", monkeypatch)

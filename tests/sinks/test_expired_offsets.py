@@ -45,7 +45,7 @@ def test_one_without_a_leader_has_none(losing: Clusters) -> None:
 
 @pytest.mark.slow
 def test_where_a_leader_does_not_answer_only_the_one_that_the_slot_has_read_has_a_row(losing: Clusters) -> None:
-    losing.source.nodes[2] = ("127.0.0.1", 1)  # listed, and nobody listens there
+    losing.source.nodes[2] = ("127.0.0.1", 1)  # listed, and nothing listens there
     losing.source.move_leader(("orders", 1), 2)
     assert expired(losing) == {A: (0, 3)}
 

@@ -275,11 +275,10 @@ class TargetTopics:
         """
         unfit = {}
         for source, target in preserved.items():
-            found = target_topic_policy.problems_of("", 0, 0, settings[target]) + target_topic_policy.preserving_problems(
-                settings[target], sources[source], is_begun=True
-            )
-            if found and source in self._mirrored:
-                unfit[source] = f"target topic {target} {found[0]}"
+            is_compacted = target_topic_policy.is_compacted(sources[source])
+            problem = target_topic_policy.changed_problem(settings[target], is_compacted=is_compacted)
+            if problem is not None and source in self._mirrored:
+                unfit[source] = f"target topic {target} {problem}"
         return unfit
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:

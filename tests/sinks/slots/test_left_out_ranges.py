@@ -174,7 +174,7 @@ def test_a_target_partition_that_could_not_take_markers_is_in_no_transaction(
 def test_a_target_partition_whose_leader_cannot_be_reached_is_in_no_transaction(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.write(B, 4)
-    clusters.target.nodes[2] = ("127.0.0.1", 1)  # listed, and nobody listens there
+    clusters.target.nodes[2] = ("127.0.0.1", 1)  # listed, and nothing listens there
     clusters.target.move_leader(("copy", 0), 2)
     result = clusters.run(job_of(clusters, {A: 0, B: 0}), planned(A, 2), planned(B, 4))
     assert left(result) == {A: (0, "target", "NETWORK_EXCEPTION", False)}

@@ -71,7 +71,7 @@ def test_an_idle_partition_whose_target_was_changed_is_on_the_list_until_the_set
     assert partitions.on_plan([], [A, B]).ended == (), "that nothing is left to copy says nothing of the setting"
     (only,) = partitions.all()
     assert (only.source, only.since_ms, only.position) == (B, 100, 5)
-    assert partitions.by_slots == (), "the planner goes on to plan it"
+    assert partitions.by_slots == (), "the planner still plans it"
     assert sources(partitions.on_changed_settings([], 300).ended) == [B]
 
 
@@ -92,7 +92,7 @@ def test_a_partition_whose_log_is_not_filled_is_on_the_list_until_it_is_beside_o
     assert sources(partitions.on_unfilled_logs([unfinished(A)], 300).ended) == [B]
     assert partitions.on_unfilled_logs([], 400).ended == (), "its settings are not back"
     assert sources(partitions.on_changed_settings([], 500).ended) == [A]
-    assert partitions.by_slots == (), "the planner goes on to plan it"
+    assert partitions.by_slots == (), "the planner still plans it"
 
 
 def test_a_query_begins_without_changed_settings_because_its_start_compares_them() -> None:
