@@ -61,6 +61,10 @@ def interrupt(mirrored: Mirrored, after: int, **options: Any) -> None:
         mirrored.verify(range_bytes=1, on_progress=StopAfter(after), **options)
 
 
+def _interrupted(*_: Any) -> None:
+    raise InterruptedRunError
+
+
 def rows(mirrored: Mirrored) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = DeltaTable(f"{mirrored.config.tables}/{verify_log.AUDIT_TABLE}").to_pyarrow_table().to_pylist()
     return rows
@@ -152,6 +156,19 @@ def conf(copied: Mirrored, tmp_path: Path) -> Path:
     path = tmp_path / "mirror.yaml"
     path.write_text(yaml.safe_dump(copied.document), encoding="utf-8")
     return path
+
+
+def test_copies_that_were_not_settled_at_an_interruption_are_compared_when_it_continues(
+    copied: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied.mirror(batch(60, 10, payload=b"".join(record(delta, value=b"late") for delta in range(10))), settles=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(verify_log.VerifyLog, "finish", _interrupted)
+        with pytest.raises(InterruptedRunError):
+            copied.verify()
+    copied.owner.settle()
+    report = copied.verify()
+    assert (report.continues, report.record_count, report.difference_counts) == (True, 70, {})
 
 
 def test_an_audit_that_was_killed_continues_where_it_was(copied: Mirrored, conf: Path) -> None:

@@ -237,6 +237,9 @@ class MirrorVerifier:
             self.deleted_at_target[pair.target.topic_partition] = (deleted.at_target, readers.target.log.log_start)
         first = int(pair.rows.start[0]) if len(pair.rows) else 0
         source_from, target_from = verified or (first, 0)
+        if (pair.source, pair.target) in self._verified:
+            # Copies that were visible before their rows were settled lie below the end of what was read.
+            target_from = min(target_from, max(0, pair.rows.image(source_from)))
         last_copy = int(pair.rows.target_ends.max()) if len(pair.rows.target_ends) else 0
         range_pairs = plan_range_pairs(
             pair.rows,
