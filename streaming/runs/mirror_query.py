@@ -134,7 +134,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             filling.fill()
 
     def _await_pending(self, kafka: KafkaSink) -> None:
-        """Wait for target partitions to accept the markers of committed transactions. Raises as `recheck_unavailable`."""
+        """Wait until committed transactions are visible in all their target partitions. Raises as `recheck_unavailable`."""
         patience = Deadline.after_ms(_PENDING_MS, time.monotonic)
         while self.owner.recorded().pending_txns and not patience.is_over():
             kafka.recheck_unavailable()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fakes.peers import NOW_MS, transactional
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import Life
 from tests.operators.surroundings import opened_world
 from tests.support.inline_streams import InlineStreams
 
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.produce.txn import add_partitions, end_txn, init_producer_id
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import IncompleteRunError
 from shallow_mirror.streaming.runs import Mirror, mirror_query
 from shallow_mirror.streaming.runs.supervisor import Supervisor
+from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("without_logging")
 
@@ -114,4 +121,36 @@ def test_a_run_up_to_the_log_ends_waits_for_it_to_show_what_was_committed(world:
         assert not world.target.read("a", 1)
         _with_target_leader(world)
         assert world.run(Life()) is None
+    assert [len(world.target.read(*partition)) for partition in (("a", 0), ("a", 1), ("b", 0))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_open_transaction_of_another_producer_at_the_target_holds_up_its_partition_alone(world: FakeWorld, ends: bool) -> None:
+    assert world.run(Life()) is None
+    with closing(Cluster(world.config.target.client)) as target:
+        deadline = Deadline.after_ms(10_000, time.monotonic)
+        other = init_producer_id(target, "another-application", 60_000, deadline)
+        add_partitions(target, other, [TopicPartition("a", 1)], deadline)
+        log = world.target.state.log("a", 1)
+        log.append(transactional(0, (other.producer_id, other.producer_epoch)), NOW_MS)
+        _produce(world)
+
+        def wait(_supervisor: Supervisor, seconds: float) -> bool:
+            world.clock.sleep(seconds)
+            if ends:
+                end_txn(target, other, False, Deadline.after_ms(10_000, time.monotonic))
+            return False
+
+        def run() -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Supervisor, "wait", wait)
+                Mirror(world.config).run(InlineStreams(world.checkpoints, lambda: None), available_now=True)
+
+        if ends:
+            run()
+        else:
+            with pytest.raises(IncompleteRunError, match=r"left out: a-0, a-1, b-0 .*no other producer has a transaction open"):
+                run()
+            end_txn(target, other, False, deadline)
+            assert world.run(Life()) is None
     assert [len(world.target.read(*partition)) for partition in (("a", 0), ("a", 1), ("b", 0))] == [1, 1, 1]

@@ -5,7 +5,8 @@ are in sync, a transaction that includes the partition is ended durably and does
 transactional id answers CONCURRENT_TRANSACTIONS. Other partitions and other ids are not concerned.
 
   blocked    ids whose last transaction does not complete; what becomes of it is decided
-  pending    decided transactions whose commit is durable and whose markers some partition has not taken
+  pending    decided transactions whose commit is durable and which readers of some partition do not see: it has not taken the
+             marker, or another producer has a transaction open in front of it
   unchecked  partitions that could not be read when the mirror looked for open transactions of its own
 
 A partition that is pending or unchecked is in no transaction (`held`): a marker of ours may be missing there, and the next marker
@@ -16,6 +17,7 @@ start has to judge them; the rest is found out again by every start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shallow_mirror.errors import TransactionBlockedError
@@ -30,6 +32,7 @@ class TargetAvailability:
     """`fenced`: the newest answer of InitProducerId for each id; none for an id that is blocked.
 
     `prepared`: of those, the ones that no task was given yet.
+    `blockers`: open transactions of other producers that pending ones wait for, and what ends them.
     """
 
     fenced: dict[str, SlotTxn] = field(default_factory=dict)
@@ -37,6 +40,7 @@ class TargetAvailability:
     pending: dict[SlotTxn, tuple[WrittenRange, ...]] = field(default_factory=dict)
     unchecked: frozenset[TopicPartition] = frozenset()
     prepared: dict[str, SlotTxn] = field(default_factory=dict)
+    blockers: dict[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -55,6 +59,14 @@ class TargetAvailability:
         """Say whether a transaction can begin under this id: its last one is complete."""
         return transactional_id not in self.blocked and all(txn.transactional_id != transactional_id for txn in self.pending)
 
+    def note_blockers(self, partitions: Iterable[TopicPartition], blockers: Mapping[TopicPartition, str]) -> None:
+        """Record what holds back the last stable offsets of these partitions now: nothing where `blockers` has no entry."""
+        former = {partition: self.blockers.pop(partition, "") for partition in partitions}
+        for partition, blocker in blockers.items():
+            if not former.get(partition):
+                _log.warning("the others continue without target %s, whose readers wait: %s", partition, blocker)
+        self.blockers |= blockers
+
     def pending_partitions(self) -> set[TopicPartition]:
         return {written.topic_partition for ranges in self.pending.values() for written in ranges}
 
@@ -64,5 +76,11 @@ class TargetAvailability:
         reasons = dict.fromkeys(self.unchecked, reason)
         for txn, ranges in self.pending.items():
             for written in ranges:
-                reasons[written.topic_partition] = f"it has not accepted the commit marker of {txn} yet"
+                name = written.topic_partition
+                blocker = self.blockers.get(name)
+                reasons[name] = (
+                    f"it has not accepted the commit marker of {txn} yet"
+                    if blocker is None
+                    else f"its readers do not see {txn} yet: {blocker}"
+                )
         return reasons

@@ -98,7 +98,8 @@ def pending_sentences(rows: Iterable[DecidedSegment]) -> tuple[str, ...]:
     """Return a sentence for each transaction of `rows`, which are committed and not visible everywhere yet."""
     return tuple(
         f"{listed(str(written.topic_partition) for written in decided.written)} (records of {decided.txn} are committed, and are "
-        "visible once each of these partitions has accepted its marker)"
+        "visible once each of these partitions has accepted its marker, and no other producer has a transaction open in front "
+        "of them)"
         for decided in decided_txns(rows)
     )
 

@@ -12,7 +12,7 @@ from shallow_mirror.broker.admin import (
     OpenTxn,
     ProducersOfMap,
     abort_hanging,
-    describe_blocking_producers,
+    blocking_producers,
     open_partitions,
     open_transactions,
     write_markers,
@@ -180,8 +180,9 @@ class TxnPerformer:
     def require_visible(self) -> None:
         """Raise RetriableError if a decided transaction is not visible in all of its partitions yet."""
         if self.availability.pending:
-            txn, ranges = next(iter(self.availability.pending.items()))
-            raise RetriableError("MARKER_PENDING", f"{ranges[0].topic_partition} has not accepted the commit marker of {txn} yet")
+            ranges = next(iter(self.availability.pending.values()))
+            name = ranges[0].topic_partition
+            raise RetriableError("MARKER_PENDING", f"target {name}: {self.availability.held_partitions()[name]}")
 
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Check whether unavailable parts of the target can be used again. Returns transactions whose rows were removed.
@@ -205,7 +206,9 @@ class TxnPerformer:
         complete = [
             txn
             for txn, ranges in self.availability.pending.items()
-            if self._are_readable(ranges, deadline) and blocked_txn(self._target, txn.transactional_id, deadline) is None
+            if self._are_readable(ranges, deadline)
+            and blocked_txn(self._target, txn.transactional_id, deadline) is None
+            and not self._is_held_by_others(txn, ranges, deadline)
         ]
         if not complete:
             return ()
@@ -216,6 +219,17 @@ class TxnPerformer:
         gone = gone_ranges(self._target, ranges, deadline)
         partitions = [written.topic_partition for written in ranges if written not in gone]
         return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
+
+    def _is_held_by_others(self, txn: SlotTxn, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
+        """Return whether readers wait for nothing of ours, but for another producer's transaction."""
+        partitions = sorted({written.topic_partition for written in ranges})
+        waiting = self._not_in(readable_ends(self._target, partitions, deadline), ranges)
+        waiting_partitions = sorted({written.topic_partition for written in waiting})
+        blockers = blocking_producers(
+            self._target, open_transactions(self._target, waiting_partitions, deadline), txn.producer_id
+        )
+        self.availability.note_blockers(partitions, blockers)
+        return bool(blockers) and blockers.keys() == set(waiting_partitions)
 
     def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
         """Fence an id. Return False if its last transaction cannot complete: its fate is durable, the id cannot be used."""
@@ -300,7 +314,8 @@ class TxnPerformer:
     def _await_visible(self, decided: DecidedTxn, together: Sequence[DecidedTxn], deadline: Deadline) -> actions.Visibility:
         """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
 
-        Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
+        Partitions without a leader, with too few in-sync replicas, or with an open transaction of another producer are not waited
+        for longer than LEADER_PATIENCE_MS.
         """
         ranges = [written for decided_txn in together or (decided,) for written in decided_txn.written]
         self._finish_polls(ranges, deadline)
@@ -318,8 +333,9 @@ class TxnPerformer:
         leader_patience = deadline.sooner(0 if self.availability.pending else LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
-        held_back = ""
+        blockers: Mapping[TopicPartition, str] = {}
         while waiting:
+            held_back = "".join(f"; {text}" for text in blockers.values())
             deadline.require(f"the last stable offset of {waiting[0].topic_partition} to pass {waiting[0].end}{held_back}")
             # Markers come a moment after EndTxn's answer: only what takes longer is worth the requests below.
             if patience.is_over():
@@ -330,7 +346,7 @@ class TxnPerformer:
                     # One request shows both whether own markers are missing and who else holds back the last stable offset.
                     transactions = open_transactions(self._target, readable, deadline)
                     was_repaired |= self._repair(decided, transactions, deadline)
-                    held_back = describe_blocking_producers(self._target, transactions, decided.txn.producer_id)
+                    blockers = blocking_producers(self._target, transactions, decided.txn.producer_id)
                 # A broker that starts, and a leader whose followers are away, report lower log ends than there are: records
                 # count as lost once they are missing in two checks that far apart.
                 gone = gone_ranges(self._target, waiting, deadline)
@@ -348,9 +364,12 @@ class TxnPerformer:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
                     return actions.Visibility(lost, was_repaired)
-                # The commit is durable, so the others need not wait for a partition that cannot accept its marker.
-                if unavailable == waiting and not lost and leader_patience.is_over():
-                    return actions.Visibility((), was_repaired, unavailable)
+                # The commit is durable, so the others need not wait for a partition that cannot accept its marker, nor for one
+                # whose readers wait for another producer's transaction.
+                is_held = all(written in unavailable or written.topic_partition in blockers for written in waiting)
+                if is_held and not lost and leader_patience.is_over():
+                    self.availability.note_blockers([written.topic_partition for written in waiting], blockers)
+                    return actions.Visibility((), was_repaired, waiting)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
             self._pause(polls)
             polls += 1

@@ -28,4 +28,4 @@ def test_it_waits_until_the_records_of_the_last_micro_batch_are_visible(
     back.join()
     log = target.log("east.orders")
     assert (log.last_stable_offset, restores.records("east.orders")) == (log.end_offset, 10)
-    assert "MARKER_PENDING: east.orders-0 has not accepted the commit marker of" in caplog.text
+    assert "MARKER_PENDING: target east.orders-0: it has not accepted the commit marker of" in caplog.text

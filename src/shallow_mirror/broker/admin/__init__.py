@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         OpenTxn as OpenTxn,
         ProducersOfMap as ProducersOfMap,
         abort_hanging as abort_hanging,
-        describe_blocking_producers as describe_blocking_producers,
+        blocking_producers as blocking_producers,
         open_partitions as open_partitions,
         open_transactions as open_transactions,
         write_markers as write_markers,

@@ -196,13 +196,19 @@ def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[Topi
     return [open_txn.topic_partition for open_txn in open_txns if open_txn.producer.producer_id == producer_id]
 
 
-def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int) -> str:
-    """Return the open transactions of other producers than `own_producer_id`, as the end of a sentence; empty if nothing is."""
-    foreign = [transaction for transaction in transactions if transaction.producer.producer_id != own_producer_id]
-    return "".join(
-        f"; {transaction}: if that producer no longer runs, abort it with {transaction.abort_command(target)}"
-        for transaction in foreign
-    )
+def blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int) -> dict[TopicPartition, str]:
+    """Return what other producers than `own_producer_id` have open, and what ends it, by partition.
+
+    Partitions where the own one has a transaction open as well are left out.
+    """
+    transactions = list(transactions)
+    own = set(open_partitions(transactions, own_producer_id))
+    texts: dict[TopicPartition, list[str]] = {}
+    for transaction in transactions:
+        if transaction.topic_partition not in own:
+            remedy = f"if that producer no longer runs, abort it with {transaction.abort_command(target)}"
+            texts.setdefault(transaction.topic_partition, []).append(f"{transaction}: {remedy}")
+    return {topic_partition: "; ".join(lines) for topic_partition, lines in texts.items()}
 
 
 def write_markers(
