@@ -222,7 +222,10 @@ class MicroBatchPlanner:
         if any(entry.error_name == PRODUCER_FORGOTTEN for entry in waiting):
             return _PAUSE_S
         self._all_left_out_since = self._all_left_out_since or self._clock()
-        return _PAUSE_S if self._clock() - self._all_left_out_since < _PATIENCE_MS / 1000 else 0.0
+        is_patient = self._clock() - self._all_left_out_since < _PATIENCE_MS / 1000
+        # One that was left out since had been copied before: what was waited for earlier is over.
+        is_recent = any(self._now_ms() - entry.since_ms < _PATIENCE_MS for entry in waiting)
+        return _PAUSE_S if is_patient or is_recent else 0.0
 
     def _within_limits(self, start: Offsets, ends: Offsets, budget: int) -> tuple[Offsets, float]:
         if self._limiter.is_limited:

@@ -217,6 +217,17 @@ def test_with_available_now_what_was_left_out_is_tried_for_a_minute_before_the_q
     assert 40.0 < planning.seconds - began <= 60.0
 
 
+def test_available_now_waits_anew_for_a_partition_that_was_copied_in_between(tmp_path: Path) -> None:
+    """It was waited for earlier in the query, and copied for long then."""
+    planning = Planning(tmp_path, _cluster())
+    planning.planner.prepare_available_now()
+    planning.leave_out(A, 20, since_ms=int(planning.seconds * 1000))
+    assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+    planning.seconds += 300.0
+    planning.leave_out(A, 60, since_ms=int(planning.seconds * 1000))
+    assert planning.planner.latest({A: 60, B: 50}) == {A: 100, B: 50}
+
+
 @pytest.mark.slow
 def test_available_now_waits_for_a_partition_that_is_written_to_once_earlier_requests_cannot_arrive(tmp_path: Path) -> None:
     """Every start begins to wait anew: runs that end after a minute would never write to it."""
