@@ -20,7 +20,7 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import RateLimiter
 from shallow_mirror.streaming.planning.source_availability import SourceFailures
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class MicroBatchPlanner:
     def initial(self) -> dict[SourcePartition, int]:
         """Return the first positions of a mirror or stream that has none. Raise RetriableError, ConfigError."""
         deadline = self._deadline()
-        listing = self._source.log_ends(deadline)
+        # A partition that is listed later begins at its log start.
+        begins_at_log_start = self._config.start_timestamp_ms == EARLIEST_TIMESTAMP and not self._config.start_offsets
+        listing = self._source.log_ends(deadline) if begins_at_log_start else self._source.all_log_ends(deadline)
         listing.require_answers()
         offset_planning.require_topics(self._config.required_topics, listing.topic_ids)
         return self._source.starts_at_mirror_start(list(listing.ends), (), listing, deadline)

@@ -179,6 +179,20 @@ class SourceOffsets:
                 raise definite[0]
         return LogEnds(ends=ends, topic_ids=partitions.topic_ids, unanswered=unanswered, leaderless=partitions.leaderless)
 
+    def all_log_ends(self, deadline: Deadline) -> LogEnds:
+        """Return the log ends of all included partitions, once all have leaders that answer. Raises RetriableError."""
+        tries = 0
+        while True:
+            listing = self.log_ends(deadline)
+            try:
+                listing.require_all_answers(())
+                return listing
+            except RetriableError:
+                self._cluster.pause(tries, deadline)
+                tries += 1
+                if deadline.is_over():
+                    raise
+
     def discover(self) -> None:
         """Let the next listing be of all topics."""
         self._discovered_at = None

@@ -278,8 +278,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
 def _plan_batch_query(options: SourceOptions, source: SourceOffsets) -> tuple[PlannedRange, ...]:
     deadline = Deadline.after_ms(options.client.request_timeout_ms, time.monotonic)
-    listing = source.log_ends(deadline)
-    listing.require_answers()
+    listing = source.all_log_ends(deadline)
     offset_planning.require_topics(options.plan.required_topics, listing.topic_ids)
     starts = source.starts_of(listing.ends, listing, deadline, is_first_run=True)
     ends = _ends(options, listing)
@@ -308,7 +307,7 @@ def _ends(options: SourceOptions, listing: LogEnds) -> dict[SourcePartition, int
             continue
         ends[source] = latest if end == LATEST_TIMESTAMP else end
     unknown = sorted(options.ends.keys() - {source.topic_partition for source in listing.ends})
-    problems += [f"endingOffsets: there is no partition {partition} to read, or it has no leader" for partition in unknown]
+    problems += [f"endingOffsets: there is no partition {partition} to read" for partition in unknown]
     if problems:
         raise ConfigError(problems)
     return ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -32,6 +32,7 @@ class FakeCluster:
     listed: list[Sequence[str] | None] = field(default_factory=list)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """Of logs with an open transaction: `offsets` has their last stable offsets."""
+    on_pause: Callable[[], None] = lambda: None
 
     def metadata(self, names: Sequence[str] | None, deadline: Deadline) -> Any:
         if self.away:
@@ -39,6 +40,9 @@ class FakeCluster:
         self.listed.append(names)
         wanted = self.topics if names is None else names
         return SimpleNamespace(topics={name: self.topics.get(name, _topic(name, "", [], error_code=3)) for name in wanted})
+
+    def pause(self, tries: int, deadline: Deadline) -> None:
+        self.on_pause()
 
     def latest_offsets(self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)

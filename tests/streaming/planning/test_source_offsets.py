@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from shallow_mirror.errors import ConfigError, DataLossError, RetriableError, To
 from shallow_mirror.streaming.planning import PlannerConfig, offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.source_offsets import FirstBatch, SourceOffsets
-from shallow_mirror.types import IsolationLevel, SourcePartition
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, SourcePartition
 
 MIB = 1 << 20
 
@@ -409,10 +409,10 @@ def test_explicit_starts_that_the_source_does_not_have_are_refused_together(tmp_
     )
 
 
-def _stream(cluster: FakeCluster, **settings: Any) -> MicroBatchPlanner:
+def _stream(cluster: FakeCluster, *, clock: Callable[[], float] = lambda: 0.0, **settings: Any) -> MicroBatchPlanner:
     plan = PlannerConfig(include=("orders",), micro_batch_bytes=MIB, slots=2, request_timeout_ms=1000, **settings)
     planner = UnsampledPlanner(plan, cluster)  # type: ignore[arg-type]
-    return MicroBatchPlanner(plan, planner, parallelism=2, clock=lambda: 0.0, sleep=lambda seconds: None)
+    return MicroBatchPlanner(plan, planner, parallelism=2, clock=clock, sleep=lambda seconds: None)
 
 
 def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_continues() -> None:
@@ -426,6 +426,27 @@ def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_continue
     assert planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
     assert _stream(_cluster(), required_topics=("orders",)).initial() == {A: 10, B: 0}
     assert _stream(FakeCluster({}, {})).initial() == {}
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+def test_a_new_stream_begins_at_the_ends_of_all_logs_also_of_one_that_has_no_leader_for_a_moment(is_elected: bool) -> None:
+    """It would begin at its log start once it has a leader."""
+    seconds, cluster = [0.0], _cluster()
+    cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+
+    def wait() -> None:
+        seconds[0] += 0.3
+        if is_elected:
+            cluster.topics["orders"] = _topic("orders", "idA", [1, 1])
+
+    cluster.on_pause = wait
+    planner = _stream(cluster, clock=lambda: seconds[0], start_timestamp_ms=LATEST_TIMESTAMP)
+    if is_elected:
+        assert planner.initial() == {A: 100, B: 50}
+    else:
+        with pytest.raises(RetriableError, match="orders-0 has no leader"):
+            planner.initial()
+        assert _stream(cluster).initial() == {B: 0}, "from the log start on it may follow"
 
 
 def test_given_starts_may_be_at_the_end_of_the_log_and_not_beyond_it() -> None:
