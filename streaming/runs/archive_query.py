@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -170,7 +170,8 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         listing = self.list_source(PlannerConfig.of_archive(self.config), deadline)
         self.reporter.on_gone_topics(problems_of_gone({}, listing.recreated))
         # What waits for the operator gets no description: a restore would take it for the topic of that name.
-        self._describe(listing.topics.keys() - listing.recreated.keys(), deadline)
+        described = {name: topic_id for name, topic_id in listing.topic_ids.items() if name not in listing.recreated}
+        self._describe(described, deadline)
         if listing.starts:
             self.reporter.start_step("registering new partitions", f": {len(listing.starts):,}")
             decide_first_rows(self.owner, first_rows_at(listing.starts, archived_partition))
@@ -179,13 +180,18 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
 
     def _first_rows(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions that appeared while the archive runs. A restore needs their topics described."""
-        self._describe({source.topic for source in starts}, deadline)
+        self._describe({source.topic: source.topic_id for source in starts}, deadline)
         return first_rows_at(starts, archived_partition)
 
-    def _describe(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Record partitions and settings of these topics if they changed."""
-        metadata = self.source.metadata(sorted(topics), deadline).topics
+    def _describe(self, topic_ids: Mapping[str, str], deadline: Deadline) -> None:
+        """Record partitions and settings of these topics if they changed. Raise RetriableError if one cannot be described now.
+
+        `topic_ids`: by name.
+        """
+        metadata = self.source.metadata(sorted(topic_ids), deadline).topics
         listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
+        ids = {name: topic.topic_id for name, topic in listed.items()}
+        self.require_known({name for name, topic_id in topic_ids.items() if ids.get(name) != topic_id})
         configs = self.source.topic_configs(sorted(listed), deadline) if listed else {}
         descriptions = [
             TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {}))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from shallow_mirror.broker import Cluster, TopicMetadata
+from shallow_mirror.broker.cluster import gone_topics
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import ArchiveConfig, MirrorConfig
 from shallow_mirror.config.unmatched_topics import unmatched_sentences
@@ -130,9 +132,25 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         if known := {*topics, *with_position}:
             self.reporter.on_unmatched(unmatched_sentences(self.source, topics_of, known.union(closed), deadline))
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        self.require_known({source.topic for source in starts if topic_ids.get(source.topic) != source.topic_id})
+        if self.available_now:
+            unknown = {name for name, topic in metadata.items() if topic.error_code == UNKNOWN_TOPIC_OR_PARTITION}
+            self.require_known(unknown - self._absent(unknown, deadline))
         waiting = [source for source in positions if planner_config.waits_if_recreated(source.topic)]
         recreated = recreated_topics(waiting, topic_ids)
         return SourceListing(topics=topics, topic_ids=topic_ids, starts=starts, with_position=with_position, recreated=recreated)
+
+    def _absent(self, names: Collection[str], deadline: Deadline) -> Set[str]:
+        """Return the topics that no broker knows. One that has only just started may not know a topic yet."""
+        gone = gone_topics(self.source, dict.fromkeys(names, ""), deadline)
+        return {name for name, topic_id in gone.items() if not topic_id}
+
+    @staticmethod
+    def require_known(unknown: Collection[str]) -> None:
+        """Raise RetriableError for topics that the broker that was asked does not know, or no longer under the same id."""
+        if unknown:
+            text = f"the broker that was asked does not know topic {min(unknown)}"
+            raise RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), text)
 
     def registrar(self, files: RegistrationFiles, first_rows: FirstRows) -> PartitionRegistrar:
         return PartitionRegistrar(
