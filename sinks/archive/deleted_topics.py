@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Set
 
 from shallow_mirror.broker import Cluster, ClusterMetadata
-from shallow_mirror.broker.cluster import is_incarnation_gone
+from shallow_mirror.broker.cluster import gone_topics, is_incarnation_gone
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
@@ -36,7 +36,7 @@ class DeletedTopics:
     def expired(self, archived: Iterable[TopicIncarnation]) -> frozenset[TopicIncarnation]:
         """Return the topics that are missing now, and have been for longer than they are kept.
 
-        The source has said so twice: when it was recorded, and now. Raises nothing.
+        The source has said so when it was recorded, and all of its brokers say so now. Raises nothing.
         """
         archived = frozenset(archived)
         try:
@@ -56,7 +56,21 @@ class DeletedTopics:
         if self._keep_s is None:
             return frozenset()
         latest_ms = at_ms - int(self._keep_s * 1000)
-        return frozenset(topic for topic, at in since_ms.items() if topic in known and at <= latest_ms)
+        try:
+            return self._confirmed(topic for topic, at in since_ms.items() if topic in known and at <= latest_ms)
+        except MirrorError as error:
+            _log.warning("what is archived of deleted topics is kept until all brokers of the source answer: %s", error)
+            return frozenset()
+
+    def _confirmed(self, topics: Iterable[TopicIncarnation]) -> frozenset[TopicIncarnation]:
+        """Return which of these topics no broker has. One that has only just started lacks topics that are there."""
+        left, confirmed = sorted(topics), set[TopicIncarnation]()
+        while left:
+            ids = dict(left)  # one incarnation of each name at once
+            gone = gone_topics(self._source, ids, self._deadline(), asks_all=True)
+            confirmed.update(TopicIncarnation(name, ids[name]) for name in gone)
+            left = [topic for topic in left if ids[topic.topic] != topic.topic_id]
+        return frozenset(confirmed)
 
 
 def missing_incarnations(metadata: ClusterMetadata, archived: Collection[TopicIncarnation]) -> Set[TopicIncarnation]:

@@ -31,7 +31,7 @@ from shallow_mirror.types import SourcePartition
 pytestmark = pytest.mark.thorough
 
 DAY_MS = 86_400_000
-_TOPIC_AUTHORIZATION_FAILED = 29
+_TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_OR_PARTITION = 29, 3
 
 
 def partition_of(topic: str, number: int) -> SourcePartition:
@@ -133,6 +133,21 @@ def test_a_topic_is_missed_by_two_responses_before_anything_is_deleted(tmp_path:
         assert scene.expire(0) == [ORDERS, PAYMENTS]
         assert scene.expire(1) == [PAYMENTS]
         scene.cluster.close()
+
+
+def test_what_a_broker_lacks_that_has_just_started_is_not_deleted(scene: Scene) -> None:
+    """As where the archive runs once a day, right after the source was started."""
+    for day in (0, 40):
+        scene.source.change("Metadata", error(_UNKNOWN_TOPIC_OR_PARTITION, ("orders", -1)))
+        assert scene.expire(day) == [ORDERS, PAYMENTS]
+        assert scene.table.since_ms() == {TopicIncarnation("orders", ORDERS.topic_id): NOW_MS}
+
+
+def test_several_former_topics_of_one_name_expire(scene: Scene) -> None:
+    scene.archive.archive({RECREATED: [batch(0, 5)]})
+    scene.source.delete_topic("orders")
+    assert scene.expire(0) == [ORDERS, RECREATED, PAYMENTS]
+    assert scene.expire(30) == [PAYMENTS]
 
 
 def test_a_missing_permission_is_no_deletion(scene: Scene) -> None:
