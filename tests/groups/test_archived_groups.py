@@ -51,6 +51,8 @@ class Groups:
             raise RetriableError("DOWN", "no broker answers")
         return {name: ListedGroup(name, "Stable" if name in self.members else "Empty") for name in self.offsets_of}
 
+    reported = listed
+
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self.offsets_of.get(group, ()) for group in groups}
 

@@ -17,21 +17,30 @@ import pytest
 from tests.fakes.changes import Change, dropped_before, error
 from tests.fakes.coordinators import Committed
 from tests.fakes.partition_log import PartitionLog
+from tests.fakes.strict_broker import StrictCluster
 from tests.groups.followed_world import LOG, TOPIC, FollowedWorld
 from tests.support.group_log import commit_batch, commit_key, commit_value
 from tests.support.mirror_runs import wait_for
 
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.produce import is_receipt
 from shallow_mirror.checkpoints import Removal
+from shallow_mirror.checkpoints.logs import positions_as_of
 from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.groups import sync, sync_once
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.groups.sync import GroupSync, GroupSyncer, step_interval_s
 from shallow_mirror.types import SlotTxn
 
 T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
+GROUP = 0
+"""The coordinator's kind."""
+GONE = 9
+"""A node that there is not."""
 
 
 @pytest.fixture
@@ -272,6 +281,63 @@ def test_where_following_is_off_the_log_is_not_looked_at(tmp_path: Path) -> None
         assert (done.is_followed, done.not_followed, done.committed_count) == (False, None, 1)
         assert not any(LOG in str(body) for body in world.source.bodies("Metadata"))
         syncer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_groups_of_a_missing_coordinator_stay_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """No broker lists them: a fail-over would leave them out."""
+    monkeypatch.setattr(sync, "REQUEST_S", 0.5)
+    with FollowedWorld(tmp_path, follow="off") as world:
+        syncer = world.syncer()
+        world.commit(10)
+        syncer.run_pass(T0)
+        if is_restarted:
+            syncer.close()
+            syncer = world.syncer()
+        world.source.move_coordinator(GROUP, GONE)
+        with pytest.raises(RetriableError, match=r"COORDINATOR_NOT_AVAILABLE"):
+            syncer.run_pass(T0 + timedelta(seconds=30))
+        recorded = positions_as_of(TableStorage(world.config.tables).best_effort_tables(), T0 + timedelta(minutes=1))
+        assert [position.offset for position in recorded.positions] == [10]
+        world.source.move_coordinator(GROUP, 1)
+        assert syncer.run_pass(T0 + timedelta(seconds=60)).group_count == 1
+        world.source.delete_topic(TOPIC)
+        assert syncer.run_pass(T0 + timedelta(seconds=90)).group_count == 0, "its offsets are deleted with their topic"
+        syncer.close()
+
+
+@pytest.mark.slow
+def test_a_command_does_not_take_groups_of_a_missing_coordinator_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_once, "REQUEST_S", 0.5)
+    with FollowedWorld(tmp_path) as world:
+        world.commit(10)
+        world.source.move_leader((LOG, 0), GONE)
+        world.source.move_coordinator(GROUP, GONE)
+        with pytest.raises(RetriableError, match=r"1 partition of __consumer_offsets without a leader \(0, for example\)"):
+            sync_once.sync_groups(world.config, is_applied=True)
+
+
+@pytest.mark.slow
+def test_groups_whose_coordinator_moves_while_they_are_listed_are_listed_again() -> None:
+    with StrictCluster(nodes=2) as cluster:
+        cluster.create_topic(LOG)
+        cluster.groups.commit_now("billing", (TOPIC, 0), Committed(10, ""))
+        cluster.move_coordinator(GROUP, 2)
+        cluster.move_leader((LOG, 0), 2)
+
+        def move(_response: Any) -> None:
+            """To the node that was asked first, before the other one is."""
+            cluster.move_coordinator(GROUP, 1)
+            cluster.move_leader((LOG, 0), 1)
+
+        cluster.alter_responses("ListGroups", move)
+        with closing(GroupClient(ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap}), "east")) as client:
+            assert list(client.listed()) == ["billing"]
 
 
 @pytest.mark.slow

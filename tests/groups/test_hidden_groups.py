@@ -64,7 +64,7 @@ class HidingCluster(GroupClient):
     def __init__(self) -> None:
         """Connect to nothing."""
 
-    def listed(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         return {}
 
     def may_hide_groups(self) -> bool:

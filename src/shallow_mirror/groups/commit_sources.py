@@ -66,11 +66,12 @@ class CommitSource(Protocol):
 class PolledCommits:
     """Requests the offsets of all groups, every time."""
 
-    def __init__(self, groups: GroupOffsets) -> None:
-        self._groups = groups
+    def __init__(self, groups: GroupOffsets, known: Callable[[], Collection[str]] = frozenset) -> None:
+        """`known` returns groups that had offsets before."""
+        self._groups, self._known = groups, known
 
     def newest(self) -> list[Committed]:
-        return self._groups.committed(lambda _: True)
+        return self._groups.committed(lambda _: True, known=self._known())
 
     def waiting(self) -> None:
         return None

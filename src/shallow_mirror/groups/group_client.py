@@ -13,6 +13,7 @@ from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 GROUP_LOG = "__consumer_offsets"
@@ -46,6 +47,36 @@ class GroupClient:
         return reach(self._cluster, self._where, self._deadline()).cluster_id
 
     def listed(self) -> dict[str, ListedGroup]:
+        """Return every group. Raises RetriableError while one of their coordinators is missing, as far as the cluster shows that.
+
+        No broker lists the groups of a partition of `__consumer_offsets` that has no leader, or that moves to another one.
+        """
+        return self._cluster.retrying("listing consumer groups", self._listed, self._deadline())
+
+    def _listed(self, deadline: Deadline) -> dict[str, ListedGroup]:
+        leaders = self._group_log_leaders(deadline)
+        listed = self._groups.listed(deadline)
+        if self._group_log_leaders(deadline) != leaders:
+            raise RetriableError("NOT_COORDINATOR", f"{self._where}: coordinators of groups moved while groups were listed")
+        return listed
+
+    def _group_log_leaders(self, deadline: Deadline) -> dict[int, int]:
+        """Return the leaders of `__consumer_offsets`; none where the cluster does not show that topic."""
+        with self._named():
+            topic = self._cluster.metadata([GROUP_LOG], deadline).topics.get(GROUP_LOG)
+        if topic is None or topic.error_code:
+            return {}
+        leaders = {number: partition.leader for number, partition in topic.partitions.items()}
+        if missing := sorted(number for number, leader in leaders.items() if leader < 0):
+            raise RetriableError(
+                "COORDINATOR_NOT_AVAILABLE",
+                f"{self._where}: {counted(len(missing), 'partition')} of {GROUP_LOG} without a leader ({missing[0]}, for "
+                "example): which groups it has cannot be known",
+            )
+        return leaders
+
+    def reported(self) -> dict[str, ListedGroup]:
+        """Return the groups that brokers list now: without those of missing coordinators."""
         return self._groups.listed(self._deadline())
 
     def may_hide_groups(self) -> bool:

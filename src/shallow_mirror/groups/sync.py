@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -27,13 +28,14 @@ from shallow_mirror.checkpoints.logs import (
     changed_positions,
     delete_outdated,
     lost_rows,
+    positions_as_of,
     record_pass,
 )
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.groups.commit_sources import CommitSource, FollowedCommits, NotFollowedError, PolledCommits
 from shallow_mirror.groups.commit_table import GroupPartitionCommits, LoggedOffset, ReadPartition
 from shallow_mirror.groups.eligibility import lookups_of
@@ -80,7 +82,7 @@ class GroupSyncer:
         """`storage`: of the map. `history`: where the positions of groups are recorded."""
         self._config, self._storage, self._history, self._clock = config, storage, history, clock
         self._groups = GroupOffsets(config, timeout_s=REQUEST_S)
-        self._polled = PolledCommits(self._groups)
+        self._polled = PolledCommits(self._groups, self._recorded_groups)
         self._source: CommitSource = self._polled
         self._not_followed: str | None = None
         self._map: OffsetMap | None = None
@@ -185,6 +187,15 @@ class GroupSyncer:
                 self._poll_because(error)
         return self._polled.newest()
 
+    def _recorded_groups(self) -> Collection[str]:
+        """Return the groups of the last pass; before the first one, those of the last run."""
+        if self._passed_at is not None:
+            return {group for group, _ in self._noted}
+        with suppress(MirrorError, OSError):  # none was recorded yet, or the history cannot be read
+            recorded = positions_as_of(self._history, datetime.now(UTC))
+            return {position.group for position in recorded.positions if self._config.groups.is_included(position.group)}
+        return ()
+
     def _poll_because(self, error: NotFollowedError) -> None:
         """Poll until the next pass. Raises ConfigError where that is not wanted."""
         self._stop_following()
@@ -242,7 +253,7 @@ class GroupSyncer:
 
     def _known(self) -> Mapping[str, ListedGroup]:
         if self._clock() - self._listed_at >= _LISTED_S:
-            self._listed, self._listed_at = self._groups.other.listed(), self._clock()
+            self._listed, self._listed_at = self._groups.other.reported(), self._clock()
         return self._listed
 
     def _settle(self, groups: Sequence[Group], chosen: Mapping[ReadPartition, _Chosen]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,7 +88,7 @@ class GroupCommits:
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
-        listed = known if known is not None else self.other.listed() if by_group else {}
+        listed = known if known is not None else self.other.reported() if by_group else {}
         may_hide = known is not None or (not by_group.keys() <= listed.keys() and self.other.may_hide_groups())
         names = sorted(by_group)
         for first in range(0, len(names), AT_ONCE):
@@ -217,15 +218,23 @@ class GroupOffsets(GroupCommits):
         else:
             offset_map.require_clusters(target=view.cluster_id())
 
-    def committed(self, is_wanted: Callable[[str], bool], *, waits_for_txns: bool = True) -> list[Committed]:
+    def committed(
+        self, is_wanted: Callable[[str], bool], *, waits_for_txns: bool = True, known: Collection[str] | None = None
+    ) -> list[Committed]:
         """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors.
 
-        `waits_for_txns`: as `ConsumerGroups.committed`.
+        `waits_for_txns`: as `ConsumerGroups.committed`. `known`: groups that had offsets before. No broker may list one of them
+        for a moment, so that each is asked for; None: nothing is known, and all coordinators have to be there.
         """
-        listed = self.origin.listed()
+        listed = self.origin.listed() if known is None else self.origin.reported()
         names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
         self._active = {name for name in names if not listed[name].is_free}
-        return _of_applications(self.origin.committed(names, waits_for_txns=waits_for_txns))
+        unlisted = [name for name in sorted(known or ()) if name not in listed]
+        committed = dict(self.origin.committed(names, waits_for_txns=waits_for_txns))
+        for name in unlisted:
+            with suppress(ConfigError):  # it is hidden by now
+                committed |= self.origin.committed([name], waits_for_txns=waits_for_txns)
+        return _of_applications(committed)
 
     def resolve_sources(
         self, committed: Iterable[Committed], offset_map: OffsetMap, forgotten: ForgottenTopics
