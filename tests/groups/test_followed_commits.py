@@ -32,7 +32,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups import sync, sync_once
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.groups.report import GroupLag
+from shallow_mirror.groups.report import GroupLag, Step
 from shallow_mirror.groups.sync import GroupSync, GroupSyncer, step_interval_s
 from shallow_mirror.types import SlotTxn
 
@@ -320,6 +320,41 @@ def test_a_command_does_not_take_groups_of_a_missing_coordinator_for_none(
         world.source.move_coordinator(GROUP, GONE)
         with pytest.raises(RetriableError, match=r"1 partition of __consumer_offsets without a leader \(0, for example\)"):
             sync_once.sync_groups(world.config, is_applied=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("follow", ["off", "auto"])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_partition_without_a_leader_keeps_offsets_of_others_from_nothing(tmp_path: Path, side: str, follow: str) -> None:
+    with FollowedWorld(tmp_path, follow=follow) as world, closing(world.syncer()) as syncer:
+        world.commit(10)
+        world.commit(20, partition=1)
+        cluster = world.source if side == "source" else world.target
+        cluster.move_leader((TOPIC, 0), GONE)
+        done = syncer.run_pass(T0)
+        assert (done.waiting_count, done.committed_count) == ((0, 2) if side == "source" else (1, 1))
+        assert (world.offset(), world.offset(partition=1)) == (10 if side == "source" else None, 20)
+        cluster.move_leader((TOPIC, 0), 1)
+        syncer.run_pass(T0 + timedelta(seconds=30))
+        assert world.offset() == 10
+
+
+@pytest.mark.slow
+def test_a_group_that_the_target_does_not_list_for_a_moment_is_not_moved_back(
+    tmp_path: Path,
+) -> None:
+    """As while its coordinator moves to a broker that was asked before. The application has stopped there for a moment."""
+    with FollowedWorld(tmp_path, follow="off") as world, closing(world.syncer()) as syncer:
+        world.reset(80)
+        world.commit(40)
+
+        def unlist(response: Any) -> None:
+            response.groups = []
+
+        world.target.alter_responses("ListGroups", unlist)
+        syncer.run_pass(T0)
+        assert world.offset() == 80
+        assert sync_once.sync_groups(world.config, is_applied=True).groups[0].partitions[0].step is Step.FURTHER
 
 
 @pytest.mark.slow

@@ -38,6 +38,8 @@ class Clusters:
     origin_ids: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[TopicPartition, int] = field(default_factory=dict)
     forgotten_ids: frozenset[str] = frozenset()
+    unanswered: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Why the ends of a log on the other cluster are not known: it has no leader."""
     are_ends_final: bool = False
     """The mirror copies nothing any more: who has read all continues at the end of the other log."""
 
@@ -85,6 +87,8 @@ def evaluate(
         return _created_again(commit, origin_id, [line.target.topic_id])
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
+    if (unanswered := clusters.unanswered.get(to_topic_partition)) is not None:
+        return _result(commit, Outcome.WAITS, unanswered, to_topic_partition)
     if line.is_preserved:
         return _evaluate_preserved(commit, translator, lines, clusters, side)
     lookup = Commit(commit.source, commit.offset)

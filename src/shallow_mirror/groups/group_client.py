@@ -14,7 +14,7 @@ from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 GROUP_LOG = "__consumer_offsets"
 """The topic in which coordinators log what groups commit."""
@@ -140,6 +140,20 @@ class GroupClient:
         timestamps = dict.fromkeys(existing, timestamp)
         listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
         return {topic_partition: log.offset for topic_partition, log in listed.items()}
+
+    def known_ranges(
+        self, topic_partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, str]]:
+        """Return the first and the last offsets of logs that exist, and why those of others of them are not known."""
+        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
+        metadata = self._cluster.metadata(topics, self._deadline()) if topics else None
+        existing = [] if metadata is None else sorted(filter(metadata.has, topic_partitions))
+        if not existing:
+            return {}, {}, {}
+        level = IsolationLevel.READ_UNCOMMITTED
+        ends, errors = self._cluster.latest_offsets(existing, level, self._deadline(), is_patient=False)
+        unanswered = {topic_partition: f"{self._where}: {error}" for topic_partition, error in errors.items()}
+        return self.offsets(ends, EARLIEST_TIMESTAMP), ends, unanswered
 
     def group_log(self) -> TopicMetadata:
         """Return the metadata of `__consumer_offsets`. Raises ConfigError where the cluster does not show that topic."""

@@ -288,7 +288,7 @@ class GroupSyncer:
             for commit in self._groups.resolve_sources(committed, offset_map, forgotten)
             if commit.source is None or commit.source.topic not in moving
         ]
-        clusters = self._groups.clusters(commits_with_source, offset_map, forgotten)
+        clusters = self._groups.clusters(commits_with_source, offset_map, forgotten, waits_for_leaders=False)
         for commit in commits_with_source:
             self._lookups[commit.group, commit.topic_partition] = lookups_of(commit, clusters)
         commits = {lookup for lookups in self._lookups.values() for lookup in lookups}
@@ -297,7 +297,7 @@ class GroupSyncer:
         topics = {commit.source.topic for commit in commits}
         self._recent.add_to(translator, offset_map, topics, translator.reads_from())
         self._translator = translator
-        evaluated = self._groups.evaluate(commits_with_source, translator, clusters)
+        evaluated = self._groups.evaluate(commits_with_source, translator, clusters, waits_for_leaders=False)
 
         by_now = moving
 

@@ -52,21 +52,29 @@ class GroupCommits:
         self._active: set[str] = set()
 
     def evaluate(
-        self, source_commits: Iterable[SourceCommit], translator: CommitTranslator, clusters: Clusters
+        self,
+        source_commits: Iterable[SourceCommit],
+        translator: CommitTranslator,
+        clusters: Clusters,
+        *,
+        waits_for_leaders: bool = True,
     ) -> list[GroupPartition]:
-        """Evaluate the offsets, with the logs of the other cluster that they lead to."""
+        """Evaluate the offsets, with the logs of the other cluster that they lead to.
+
+        `waits_for_leaders`: raise RetriableError where one of these logs has no leader; else only its offsets wait.
+        """
         lines = translator.lines()
         source_commits = list(source_commits)
         sources = {commit.source for commit in source_commits if commit.source is not None}
         targets = {lines[source].target.topic_partition for source in sources if source in lines}
         topic_partitions = targets if self.side == "source" else {source.topic_partition for source in sources}
         ids = self.other.topic_ids(topic_partition.topic for topic_partition in topic_partitions)
-        clusters = replace(
-            clusters,
-            other_ids=ids,
-            other_starts=self.other.offsets(topic_partitions, EARLIEST_TIMESTAMP),
-            other_ends=self.other.offsets(topic_partitions, LATEST_TIMESTAMP),
-        )
+        if waits_for_leaders:
+            starts = self.other.offsets(topic_partitions, EARLIEST_TIMESTAMP)
+            ends, unanswered = self.other.offsets(topic_partitions, LATEST_TIMESTAMP), dict[TopicPartition, str]()
+        else:
+            starts, ends, unanswered = self.other.known_ranges(topic_partitions)
+        clusters = replace(clusters, other_ids=ids, other_starts=starts, other_ends=ends, unanswered=unanswered)
         return [evaluate(commit, translator, lines, clusters, self.side) for commit in source_commits]
 
     def plan_commits(
@@ -83,21 +91,21 @@ class GroupCommits:
         `handed_over` returns source topics of which offsets are the groups' own there, and stay. It is called when it is known
         what groups have there: an operator may reset them as soon as a topic is handed over.
         `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
-        that has members since. What they have is requested in any case.
+        that has members since.
         """
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
         listed = known if known is not None else self.other.reported() if by_group else {}
-        may_hide = known is not None or (not by_group.keys() <= listed.keys() and self.other.may_hide_groups())
         names = sorted(by_group)
         for first in range(0, len(names), AT_ONCE):
             piece = names[first : first + AT_ONCE]
             # Many requests are on their way at once: one after the other would take as many round trips.
-            begun = self.other.begin_committed([name for name in piece if name in listed or may_hide])
+            # Of groups that are not listed as well: some are hidden, and no broker lists those of a coordinator that moves.
+            begun = self.other.begin_committed(piece)
             planned = {}
             for name in piece:
-                committed, refused = self._remote_offsets(name, begun[name]) if name in begun else ((), None)
+                committed, refused = self._remote_offsets(name, begun[name])
                 remote = listed.get(name)
                 is_free = remote is None or remote.is_free
                 clients = () if is_free else self.other.clients(name)
@@ -105,7 +113,8 @@ class GroupCommits:
                 steps = [next_step(partition, at_other, is_forced=is_forced) for partition in by_group[name]]
                 if refused is not None:
                     steps = [_refused(partition, refused) for partition in steps]
-                state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
+                is_new = refused is None and not committed
+                state = remote.state.lower() if remote is not None else "not there yet" if is_new else "hidden"
                 planned[name] = Group(
                     name=name,
                     partitions=tuple(steps),
@@ -307,16 +316,25 @@ class GroupOffsets(GroupCommits):
         *,
         asks_origin: bool = True,
         are_ends_final: bool = False,
+        waits_for_leaders: bool = True,
     ) -> Clusters:
-        """Return log starts on the origin, and the starts of rows that may still be removed. To be called first."""
+        """Return log starts on the origin, and the starts of rows that may still be removed. To be called first.
+
+        `waits_for_leaders`: raise RetriableError where a log of the origin has no leader; else its start is not known.
+        """
         topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
         unsettled: dict[TopicPartition, int] = {}
         for row in offset_map.unsettled_rows() if self.side == "target" else ():
             start, topic_partition = row.segment.target_start, row.segment.target.topic_partition
             if start is not None:
                 unsettled[topic_partition] = min(start, unsettled.get(topic_partition, start))
+        starts: Mapping[TopicPartition, int] = {}
+        if asks_origin and waits_for_leaders:
+            starts = self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP)
+        elif asks_origin:
+            starts, _, _ = self.origin.known_ranges(topic_partitions)
         return Clusters(
-            origin_starts=self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP) if asks_origin else {},
+            origin_starts=starts,
             # The source's ids were compared when the offsets were resolved.
             origin_ids=self.origin.topic_ids(name.topic for name in topic_partitions) if self.side == "target" else {},
             unsettled=unsettled,
