@@ -125,6 +125,21 @@ def test_positions_are_noted_when_they_change_and_found_again_by_time(
     assert len(tables.read("group_syncs", ())) == 3
 
 
+def test_positions_stay_where_a_broker_that_has_just_started_does_not_list_their_topic_yet(
+    source: Groups, tables: BestEffortTables, tmp_path: Path
+) -> None:
+    notes = GroupNotes(archive_config(tmp_path, topics={"include": ["orders"]}), tables)
+    source.have("billing", ("orders", 0, 5))
+    notes.run_pass(T0)
+    topic_id = source.ids.pop("orders")
+    notes.run_pass(T0 + timedelta(minutes=1))
+    assert recorded(tables, 1.5) == {"billing": 5}
+    source.ids["orders"] = topic_id
+    source.have("billing", ("orders", 0, 9))
+    notes.run_pass(T0 + timedelta(minutes=2))
+    assert recorded(tables, 2.5) == {"billing": 9}
+
+
 class LosingTables:
     """Tables that take no rows for a time: their store is unreachable, or refuses them."""
 

@@ -324,6 +324,27 @@ def test_a_command_does_not_take_groups_of_a_missing_coordinator_for_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("follow", ["off", "auto"])
+def test_positions_stay_recorded_where_a_broker_that_has_just_started_does_not_list_their_topic_yet(
+    tmp_path: Path, follow: str
+) -> None:
+    with FollowedWorld(tmp_path, follow=follow) as world, closing(world.syncer()) as syncer:
+        world.commit(10)
+        syncer.run_pass(T0)
+
+        def unlist(response: Any) -> None:
+            for topic in response.topics:
+                if topic.name == TOPIC:
+                    topic.error_code, topic.partitions = 3, []
+
+        world.source.alter_responses("Metadata", unlist)
+        syncer.run_pass(T0 + timedelta(seconds=30))
+        world.source.alter_responses("Metadata", lambda _: None)
+        recorded = positions_as_of(TableStorage(world.config.tables).best_effort_tables(), T0 + timedelta(minutes=1))
+        assert [position.offset for position in recorded.positions] == [10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("follow", ["off", "auto"])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_partition_without_a_leader_keeps_offsets_of_others_from_nothing(tmp_path: Path, side: str, follow: str) -> None:
     with FollowedWorld(tmp_path, follow=follow) as world, closing(world.syncer()) as syncer:

@@ -12,7 +12,7 @@ from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.groups.archived_position import position_group
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.groups.sync_plan import committed_offsets
+from shallow_mirror.groups.sync_plan import Committed, committed_offsets
 from shallow_mirror.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.types import SourcePartition
 
@@ -50,6 +50,8 @@ class GroupNotes:
         for commit in committed:
             topic, partition = commit.topic_partition
             if topic not in ids:
+                # A broker that has just started may not list it yet. Offsets of deleted topics are deleted with them.
+                positions |= {key: position for key, position in self._noted.items() if _is_of(position, commit)}
                 continue
             source = SourcePartition(topic, ids[topic], partition)
             if commit.offset is not None:
@@ -76,6 +78,10 @@ class GroupNotes:
         elif is_whole:
             self._whole_at = now
         return len(positions)
+
+
+def _is_of(position: GroupPosition, commit: Committed) -> bool:
+    return position.group == commit.group and position.source.topic_partition == commit.topic_partition
 
 
 class GroupNoting(PassThread[int]):

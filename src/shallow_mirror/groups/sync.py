@@ -329,12 +329,16 @@ class GroupSyncer:
     def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> tuple[list[GroupPosition], int]:
         """Return positions that changed since they were recorded, and those that are gone; and how many offsets groups moved on.
 
-        Of a pending one, and of topics that are handed over, the last is kept.
+        The last is kept of a pending one, of topics that are handed over, and of those that a broker does not list: it may
+        have started a moment ago, and offsets of deleted topics are deleted with them.
         """
         partitions = [partition for group in groups for partition in group.partitions]
         now = {position.key: position for partition in partitions for position in _position(partition)}
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
-        now |= {key: position for key, position in self._noted.items() if key in pending or key[1].topic in moving}
+        unlisted = {(partition.group, partition.topic_partition) for partition in partitions if partition.source is None}
+        for (group, source), position in self._noted.items():
+            if (group, source) in pending or source.topic in moving or (group, source.topic_partition) in unlisted:
+                now[group, source] = position
         changed = changed_positions(self._noted, now, is_whole=is_whole)
         read_count = 0
         for key, position in now.items():
