@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.fakes.registry_server import RegistryFault, RegistryServer
-from tests.schemas.registry_pair import MONEY, Pair, fill
+from tests.schemas.registry_pair import MONEY, ORDER, Pair, fill
 
 from shallow_mirror.cli import main
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.schemas import view as schemas_view
+from shallow_mirror.schemas import importer, view as schemas_view
 from shallow_mirror.schemas.copy import SchemaReport, copy_schemas
 
 
@@ -264,6 +264,43 @@ def test_a_killed_run_is_noticed_by_the_next_one_which_knows_the_mode_before(pai
     assert pair.history().unfinished() == []
 
 
+@pytest.mark.parametrize("is_applied_at_once", [True, False])
+def test_a_version_that_a_killed_run_was_about_to_delete_is_deleted_by_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_applied_at_once: bool
+) -> None:
+    fill(pair.source.rules)
+    with monkeypatch.context() as killing:
+        killing.setattr(importer, "_delete", _killed)
+        killing.setattr(importer, "_set_back", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            pair.copy()
+    assert not pair.target.rules.versions["orders-value", 1].is_deleted
+    if not is_applied_at_once:
+        shown = pair.copy(is_applied=False)
+        assert not shown.is_done
+        assert [version["subject"] for version in shown.document()["to_delete"]] == ["orders-value"]
+    assert pair.copy().is_done
+    assert pair.target.rules.versions == pair.source.rules.versions
+    assert pair.history().undeleted() == frozenset()
+    assert pair.target.rules.modes == {"": "READWRITE"}
+
+
+def test_a_version_that_a_failed_one_refers_to_is_deleted_by_the_next_run(pair: Pair) -> None:
+    pair.source.rules.register("money", {"schema": MONEY})
+    references = [{"name": "Money", "subject": "money", "version": 1}]
+    pair.source.rules.register("orders-value", {"schema": ORDER, "references": references})
+    for subject in ("orders-value", "money"):
+        pair.source.rules.delete(subject, 1, permanently=False)
+    pair.target.faults.append(RegistryFault("POST", "/subjects/orders-value/", 500))
+    with pytest.raises(RetriableError, match="Error in the backend data store"):
+        pair.copy()
+    assert not pair.target.rules.versions["money", 1].is_deleted
+    pair.target.faults.clear()
+    assert pair.copy().is_done
+    assert pair.target.rules.versions == pair.source.rules.versions
+    assert pair.history().undeleted() == frozenset()
+
+
 def test_a_mode_that_another_client_has_reset_is_left(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     pair.copy()
@@ -324,6 +361,10 @@ def test_a_mirror_file_without_registries_is_an_error(pair: Pair) -> None:
     config = MirrorConfig.from_document(document, folder=pair.folder)
     with pytest.raises(ConfigError, match=re.escape("schemas.source.url and schemas.target.url: are missing")):
         copy_schemas(config)
+
+
+def _killed(*_arguments: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _lost_after(server: RegistryServer, method: str) -> Any:

@@ -106,6 +106,14 @@ def test_a_deletion_on_one_side_is_only_noted(is_deleted_at_source: bool) -> Non
     assert [note.reason for note in plan.notes] == [f"deleted {where}: left as it is"]
 
 
+@pytest.mark.parametrize("is_deleted_at_source", [True, False])
+def test_what_an_earlier_run_was_about_to_delete_is_deleted_where_the_source_has_deleted_it(is_deleted_at_source: bool) -> None:
+    source = replace(_A1, is_deleted=is_deleted_at_source)
+    plan = plan_schemas(_source(source), replace(_EMPTY, versions=(_A1,)), undeleted={_A1.key})
+    assert plan.to_delete == ((source,) if is_deleted_at_source else ())
+    assert (plan.is_complete, plan.notes) == (not is_deleted_at_source, ())
+
+
 @pytest.mark.parametrize(
     ("levels", "changes"),
     [

@@ -25,6 +25,10 @@ class ImportHistory(ImportLog, Protocol):
         """Return subjects that may still be in mode IMPORT."""
         ...
 
+    def undeleted(self) -> frozenset[tuple[str, int]]:
+        """Return subject and number of versions that an earlier run has not deleted any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
@@ -63,6 +67,7 @@ class SchemaReport:
             "subjects": self.subjects,
             "present": len(plan.present),
             "to_register": [_document(version) for version in plan.to_register],
+            "to_delete": [_document(version) for version in plan.to_delete if version not in plan.to_register],
             "compatibility": [
                 {"subject": change.subject or None, "before": change.before, "after": change.after} for change in plan.levels
             ],
@@ -109,14 +114,15 @@ def copy_between(
         )
     of_source = read_source(source, subjects)
     of_target = read_target(target, of_source, subjects)
-    plan = plan_schemas(of_source, of_target, levels=settings.compatibility)
+    plan = plan_schemas(of_source, of_target, levels=settings.compatibility, undeleted=history.undeleted())
     leftovers = tuple(history.unfinished())
     done, after = None, None
     if is_applied and not plan.conflicts:
         _require_modes(target, plan, of_target)
         _require_writable(target, plan, leftovers)
         done = carry_out(plan, target, of_target, leftovers, history)
-        after = plan_schemas(of_source, read_target(target, of_source, subjects), levels=settings.compatibility)
+        of_target = read_target(target, of_source, subjects)
+        after = plan_schemas(of_source, of_target, levels=settings.compatibility, undeleted=history.undeleted())
     return SchemaReport(
         mirror=config.mirror,
         source=source.url,

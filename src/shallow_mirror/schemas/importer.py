@@ -6,7 +6,7 @@ set per subject, so that the rest of the registry works as before, and set back 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,14 +20,14 @@ from shallow_mirror.schemas.subject_versions import SubjectVersion
 
 
 class ImportLog(Protocol):
-    """Record of subjects in mode IMPORT."""
+    """Record of subjects in mode IMPORT, and of their versions that are registered only to be deleted."""
 
-    def begin(self, modes_before: Mapping[str, str | None]) -> None:
+    def begin(self, modes_before: Mapping[str, str | None], to_delete: Collection[tuple[str, int]]) -> None:
         """Record them before they are set."""
         ...
 
-    def end(self, subjects: Iterable[str]) -> None:
-        """Record them after they were set back."""
+    def end(self, subjects: Iterable[str], to_delete: Collection[tuple[str, int]]) -> None:
+        """Record them after they were set back, with the versions that were not deleted."""
         ...
 
 
@@ -49,8 +49,9 @@ def carry_out(
     left = {leftover.subject: leftover.mode_before for leftover in leftovers}
     subjects = [name for name in plan.imported_subjects if name in left or target.modes_in_force.get(name) != IMPORT]
     before = {name: left.get(name, target.modes.get(name)) for name in (*subjects, *left)}
-    with _import_mode(registry, before, subjects, log):
-        _register_all(registry, plan)
+    undeleted = {version.key for version in plan.to_delete}
+    with _import_mode(registry, before, subjects, log, undeleted):
+        _register_all(registry, plan, undeleted)
     for change in plan.levels:
         registry.set_compatibility(change.subject, change.after)
     for subject in plan.to_freeze:
@@ -58,10 +59,10 @@ def carry_out(
     return Import(registered=plan.to_register, restored=tuple(sorted(left)))
 
 
-def _register_all(registry: SchemaRegistry, plan: SchemaPlan) -> None:
+def _register_all(registry: SchemaRegistry, plan: SchemaPlan, undeleted: set[tuple[str, int]]) -> None:
     """Register versions, and delete those that are deleted at the source, also where another one fails.
 
-    The next run finds them registered, and leaves a version that is deleted on one side only as it is.
+    `undeleted`: those are removed that were deleted.
     """
     count = 0
     try:
@@ -73,32 +74,47 @@ def _register_all(registry: SchemaRegistry, plan: SchemaPlan) -> None:
         needed = {key for version in left for key in version.referenced_keys}
         # A registry that does not answer deletes nothing either; what it said first tells more.
         with suppress(MirrorError):
-            _delete(registry, [each for each in plan.to_delete if each in registered and each.key not in needed])
+            _delete(registry, [each for each in plan.to_delete if each in registered and each.key not in needed], undeleted)
         raise
-    _delete(registry, plan.to_delete)
+    _delete(registry, plan.to_delete, undeleted)
 
 
-def _delete(registry: SchemaRegistry, versions: Iterable[SubjectVersion]) -> None:
+def _delete(registry: SchemaRegistry, versions: Iterable[SubjectVersion], undeleted: set[tuple[str, int]]) -> None:
     for version in versions:
         registry.delete_version(version)
+        undeleted.discard(version.key)
 
 
 @contextmanager
 def _import_mode(
-    registry: SchemaRegistry, before: Mapping[str, str | None], subjects: Iterable[str], log: ImportLog
+    registry: SchemaRegistry,
+    before: Mapping[str, str | None],
+    subjects: Iterable[str],
+    log: ImportLog,
+    undeleted: Collection[tuple[str, int]],
 ) -> Iterator[None]:
-    """Keep subjects in mode IMPORT for the block, and set all of `before` back after it, also after an error."""
-    log.begin(before)
+    """Keep subjects in mode IMPORT for the block, and set all of `before` back after it, also after an error.
+
+    `undeleted`: versions that the block deletes, and removes then.
+    """
+    others = {subject for subject, _ in undeleted} - before.keys()
+    log.begin(before, undeleted)
     try:
         for subject in subjects:
             registry.set_mode(subject, IMPORT)
             _require_import_mode(registry, subject)
         yield
     finally:
-        _set_back(registry, before, log)
+        _set_back(registry, before, log, others, undeleted)
 
 
-def _set_back(registry: SchemaRegistry, before: Mapping[str, str | None], log: ImportLog) -> None:
+def _set_back(
+    registry: SchemaRegistry,
+    before: Mapping[str, str | None],
+    log: ImportLog,
+    others: Collection[str],
+    undeleted: Collection[tuple[str, int]],
+) -> None:
     """Set back every subject that can be. Raises ConfigError for the others, when these are recorded."""
     done: list[str] = []
     problem: MirrorError | None = None
@@ -111,7 +127,7 @@ def _set_back(registry: SchemaRegistry, before: Mapping[str, str | None], log: I
         except RetriableError as error:
             problem = error
             break  # the registry does not answer, and each further subject would wait as long
-    log.end(done)
+    log.end([*done, *sorted(others)], undeleted)
     if problem is not None:
         left = [subject for subject in before if subject not in done]
         raise ConfigError(

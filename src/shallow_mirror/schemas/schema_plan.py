@@ -6,7 +6,7 @@ taken by another schema, that is a conflict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror.schemas.registration_order import registration_order
@@ -67,7 +67,7 @@ class SchemaPlan:
     to_register: tuple[SubjectVersion, ...]
     """In the order of references."""
     to_delete: tuple[SubjectVersion, ...]
-    """Softly, in the reverse order, each of them registered before."""
+    """Softly, in the reverse order: each of them registered before, or by an earlier run that did not get so far."""
     conflicts: tuple[Conflict, ...]
     levels: tuple[LevelChange, ...]
     to_freeze: tuple[str, ...]
@@ -80,7 +80,7 @@ class SchemaPlan:
     @property
     def is_complete(self) -> bool:
         """Return whether the target lacks nothing."""
-        return not (self.to_register or self.conflicts or self.levels or self.to_freeze)
+        return not (self.to_register or self.to_delete or self.conflicts or self.levels or self.to_freeze)
 
     @property
     def imported_subjects(self) -> tuple[str, ...]:
@@ -93,8 +93,13 @@ def missing_versions(source: RegistryContents, target: Iterable[SubjectVersion])
     return [version for version in source.versions if version.key not in taken]
 
 
-def plan_schemas(source: RegistryContents, target: TargetContents, *, levels: str = "all") -> SchemaPlan:
-    """Return the plan for the target. `levels`: which compatibility levels are copied (all, subjects, off)."""
+def plan_schemas(
+    source: RegistryContents, target: TargetContents, *, levels: str = "all", undeleted: Collection[tuple[str, int]] = ()
+) -> SchemaPlan:
+    """Return the plan for the target. `levels`: which compatibility levels are copied (all, subjects, off).
+
+    `undeleted`: versions that an earlier run has registered, and was about to delete.
+    """
     by_key = {version.key: version for version in target.versions}
     missing = missing_versions(source, target.versions)
     present = [version for version in source.versions if version.key in by_key and version.is_same(by_key[version.key])]
@@ -104,16 +109,22 @@ def plan_schemas(source: RegistryContents, target: TargetContents, *, levels: st
     to_register = registration_order([version for version in missing if version.key not in refused])
     changes = tuple(_level_changes(source, target, levels))
     to_freeze = tuple(sorted(_frozen(source) - _frozen(target)))
-    changed = {version.subject for version in to_register} | {change.subject for change in changes} | set(to_freeze)
+    left = [
+        version
+        for version in registration_order(present)
+        if version.key in undeleted and version.is_deleted and not by_key[version.key].is_deleted
+    ]
+    to_delete = tuple(version for version in (*reversed(to_register), *reversed(left)) if version.is_deleted)
+    changed = {version.subject for version in (*to_register, *left)} | {change.subject for change in changes} | set(to_freeze)
     return SchemaPlan(
         present=tuple(present),
         to_register=tuple(to_register),
-        to_delete=tuple(version for version in reversed(to_register) if version.is_deleted),
+        to_delete=to_delete,
         conflicts=tuple(conflicts),
         levels=changes,
         to_freeze=to_freeze,
         read_only=tuple(sorted(name for name in changed if target.modes_in_force.get(name) in READ_ONLY_MODES)),
-        notes=tuple(_deletions_on_one_side(present, by_key)),
+        notes=tuple(_deletions_on_one_side([version for version in present if version not in left], by_key)),
     )
 
 

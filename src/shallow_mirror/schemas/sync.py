@@ -81,6 +81,8 @@ def _differences(report: SchemaReport, target: str, *, has_running: bool) -> Ite
     plan = report.plan
     for version in plan.to_register:
         yield f"{target} lacks: {version} ({version.schema_id})"
+    for version in (version for version in plan.to_delete if version not in plan.to_register):
+        yield f"{target} has {version}, which an interrupted run was about to delete softly, as at the source"
     for change in plan.levels:
         has = "no compatibility level" if change.before is None else f"compatibility level {change.before}"
         yield f"{target} has {has} for {_name(change.subject)}, the source {change.after}"

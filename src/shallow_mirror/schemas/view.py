@@ -72,6 +72,9 @@ def _rows(report: SchemaReport) -> Iterator[_Row]:
     for version in plan.to_register:
         deleted = "softly deleted, as at the source" if version.is_deleted else ""
         yield _row("registered" if is_done else "to register", Conflict(version, deleted))
+    for version in (version for version in plan.to_delete if version not in plan.to_register):
+        reason = "softly, as at the source: an earlier run that did not end has registered it"
+        yield _row("deleted" if is_done else "to delete", Conflict(version, reason))
     for change in plan.levels:
         subject = "(global)" if change.subject == GLOBAL else change.subject
         before = "" if change.before is None else f", before {change.before}"
