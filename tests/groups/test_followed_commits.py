@@ -361,6 +361,45 @@ def test_a_partition_without_a_leader_keeps_offsets_of_others_from_nothing(tmp_p
 
 
 @pytest.mark.slow
+def test_groups_are_followed_while_a_coordinator_of_others_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "REQUEST_S", 0.5)
+    with FollowedWorld(tmp_path) as world, closing(world.syncer()) as syncer:
+        world.commit(10)
+        syncer.run_pass(T0)
+        world.source.move_leader((LOG, 1), GONE)
+        world.commit(20)
+        assert syncer.run_pass(T0 + timedelta(hours=2)).is_followed
+        assert world.offset() == 20
+        world.commit(30)
+        with pytest.raises(RetriableError, match=r"__consumer_offsets-1 has no leader"):
+            world.step(syncer)
+        assert world.offset() == 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("follow", ["off", "auto"])
+def test_a_coordinator_that_is_missing_at_the_target_keeps_offsets_of_other_groups_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follow: str
+) -> None:
+    monkeypatch.setattr(sync, "REQUEST_S", 0.5)
+    monkeypatch.setattr(sync_once, "REQUEST_S", 0.5)
+    with FollowedWorld(tmp_path, follow=follow) as world, closing(world.syncer()) as syncer:
+        world.commit(10, "a-billing")
+        world.commit(20, "b-billing")
+        world.target.change_always("OffsetFetch", error(15, only=("a-billing", -1)))
+        done = syncer.run_pass(T0)
+        assert (done.committed_count, done.left_count) == (1, 1)
+        assert (world.offset("a-billing"), world.offset("b-billing")) == (None, 20)
+        world.commit(30, "b-billing")
+        with pytest.raises(RetriableError, match="COORDINATOR_NOT_AVAILABLE"):
+            sync_once.sync_groups(world.config, is_applied=True)
+        assert world.offset("b-billing") == 30
+        world.target.change_always("OffsetFetch", None)
+        assert syncer.run_pass(T0 + timedelta(seconds=30)).left_count == 0
+        assert world.offset("a-billing") == 10
+
+
+@pytest.mark.slow
 def test_a_group_that_the_target_does_not_list_for_a_moment_is_not_moved_back(
     tmp_path: Path,
 ) -> None:

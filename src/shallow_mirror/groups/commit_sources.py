@@ -56,6 +56,10 @@ class CommitSource(Protocol):
         """Return what was committed and is not at the target yet; None where only `newest` is known."""
         ...
 
+    def unread(self) -> RetriableError | None:
+        """Return why a part of the log could not be read when it was read last: its leader is missing, or does not answer."""
+        ...
+
     def commit_count(self) -> int:
         """Return how many commits were read from the log since it is followed."""
         ...
@@ -76,6 +80,9 @@ class PolledCommits:
     def waiting(self) -> None:
         return None
 
+    def unread(self) -> None:
+        return None
+
     def commit_count(self) -> int:
         return 0
 
@@ -91,6 +98,7 @@ class FollowedCommits:
         self._config, self._groups, self._clock = config, groups, clock
         self._is_included: dict[str, bool] = {}
         self._of_mirrors: set[str] = set()
+        self._unread: RetriableError | None = None
         self._table = CommitTable(self._is_wanted)
         self._consumer = BatchConsumer(config.source.client, isolation=IsolationLevel.READ_UNCOMMITTED)
         try:
@@ -174,10 +182,18 @@ class FollowedCommits:
         return self._table.counts.commits
 
     def read(self) -> None:
-        """Read what is in the log by now. Raises RetriableError, NotFollowedError."""
+        """Read what is in the log by now, as far as its leaders answer. Raises NotFollowedError."""
+        self._unread = None
         for _ in range(_MOST_POLLS):
-            if not self._poll(_POLL_MS):
+            try:
+                if not self._poll(_POLL_MS):
+                    break
+            except RetriableError as error:
+                self._unread = error
                 break
+
+    def unread(self) -> RetriableError | None:
+        return self._unread
 
     def _poll(self, timeout_ms: float) -> int:
         """Return how many batches were read."""

@@ -35,7 +35,7 @@ from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_probl
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.groups.commit_sources import CommitSource, FollowedCommits, NotFollowedError, PolledCommits
 from shallow_mirror.groups.commit_table import GroupPartitionCommits, LoggedOffset, ReadPartition
 from shallow_mirror.groups.eligibility import lookups_of
@@ -179,12 +179,17 @@ class GroupSyncer:
             except NotFollowedError as error:
                 self._poll_because(error)
         if self._config.groups.follow != "off":
-            self._stop_following()
             try:
-                self._source, self._not_followed = FollowedCommits(self._config, self._groups), None
+                begun = FollowedCommits(self._config, self._groups)
+                self._stop_following()
+                self._source, self._not_followed = begun, None
                 return self._source.newest()
             except NotFollowedError as error:
                 self._poll_because(error)
+            except RetriableError:
+                if not self.is_following:
+                    raise
+                return self._source.newest()  # as while a coordinator is missing: the others are followed
         return self._polled.newest()
 
     def _recorded_groups(self) -> Collection[str]:
@@ -217,8 +222,11 @@ class GroupSyncer:
             self._poll_because(error)
             waiting = None
         self.read_cpu_s = time.thread_time() - cpu_began
+        unread = self._source.unread()
         if waiting:
             self._commit_waiting(waiting)
+        if unread is not None:
+            raise unread
         return self.lag()
 
     def _commit_waiting(self, waiting: Sequence[GroupPartitionCommits]) -> None:
@@ -308,7 +316,9 @@ class GroupSyncer:
                 read_at, by_now = self._clock(), self._controls.read().moving
             return by_now
 
-        planned = self._groups.plan_commits(evaluated, is_applied=True, known=known, handed_over=moving_by_now)
+        planned = self._groups.plan_commits(
+            evaluated, is_applied=True, known=known, handed_over=moving_by_now, waits_for_coordinators=False
+        )
         return list(planned), moving
 
     def _refresh_map(self) -> OffsetMap:

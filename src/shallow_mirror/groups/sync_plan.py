@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.logs.runs import RowNote
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
 from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step
 from shallow_mirror.groups.group_client import AT_ONCE, GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
@@ -85,6 +85,7 @@ class GroupCommits:
         is_forced: bool = False,
         handed_over: Callable[[], Collection[str]] = lambda: (),
         known: Mapping[str, ListedGroup] | None = None,
+        waits_for_coordinators: bool = True,
     ) -> Iterator[Group]:
         """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group.
 
@@ -92,7 +93,10 @@ class GroupCommits:
         what groups have there: an operator may reset them as soon as a topic is handed over.
         `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
         that has members since.
+        `waits_for_coordinators`: raise RetriableError, behind the other groups, where the coordinator of one does not answer;
+        else only its offsets wait.
         """
+        unanswered: RetriableError | None = None
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
@@ -105,7 +109,10 @@ class GroupCommits:
             begun = self.other.begin_committed(piece)
             planned = {}
             for name in piece:
-                committed, refused = self._remote_offsets(name, begun[name])
+                try:
+                    committed, refused = self._remote_offsets(name, begun[name])
+                except RetriableError as error:
+                    unanswered, committed, refused = error, (), f"{error}: try again"
                 remote = listed.get(name)
                 is_free = remote is None or remote.is_free
                 clients = () if is_free else self.other.clients(name)
@@ -126,6 +133,8 @@ class GroupCommits:
             if moving:
                 planned = {name: _without_moving(group, moving) for name, group in planned.items()}
             yield from self._commit_all(planned) if is_applied else planned.values()
+        if waits_for_coordinators and unanswered is not None:
+            raise unanswered
         if is_applied:
             self.other.finish_commits()
 
