@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from tests.operators.lives import Life
 from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
-from shallow_mirror import cli
+from shallow_mirror import cli, streaming
 from shallow_mirror.checkpoints.logs.runs import ProblemKind
 from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
-from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.checkpoints.tables import TableLocation, TableStorage, storage
+from shallow_mirror.checkpoints.tables.table_protocol import TableBackend
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status
@@ -159,3 +161,21 @@ def test_a_mirror_whose_target_topic_was_deleted_stays_registered_for_another_on
 
 def _topics_of_registration(world: World) -> set[str]:
     return {topic for topic, _ in world.target.group_offsets("m0-origin")}
+
+
+def test_a_topic_is_forgotten_in_tables_of_a_catalog(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, session = world.config.table_location, object()
+
+    def backend(_location: TableLocation, spark: object) -> TableBackend:
+        assert spark is session
+        return TableStorage(folder)._backend
+
+    monkeypatch.setattr(storage, "SparkBackend", backend)
+    conf = tmp_path / "mirror.yaml"
+    conf.write_text(json.dumps({**json.loads(world.config.to_json()), "tables": "catalog:main.kafka"}))
+    monkeypatch.setattr(streaming, "session_for_tables", lambda *_, **__: nullcontext(session))
+    world.delete_target_topic("a")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(("forget", str(conf), "a", "--apply"))
+    assert not ended.value.code
+    assert {topic.topic for topic in world.controls().read().forgotten.at_ms} == {"a"}

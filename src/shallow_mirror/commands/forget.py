@@ -30,7 +30,7 @@ def forget(
             storage = TableStorage.to_write(config.table_location, config.tables_writer, spark)
         else:
             storage = TableStorage(config.table_location, spark)
-        gone = operation.forget(config, storage, topics, is_applied=is_applied)
+        gone = operation.forget(config, storage, topics, spark, is_applied=is_applied)
     for entry in gone:
         print("\n".join(entry.sentences()))
     if is_applied:

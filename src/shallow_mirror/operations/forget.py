@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import REACH_MS, gone_topics, reach
@@ -52,11 +53,14 @@ class GoneTopic:
         return [*lines, *(f"  {kept}" for kept in self.keeps)]
 
 
-def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *, is_applied: bool) -> list[GoneTopic]:
+def forget(
+    config: MirrorConfig, storage: TableStorage, names: Sequence[str], spark: Any = None, *, is_applied: bool
+) -> list[GoneTopic]:
     """Return the topics of these names that are gone; with `is_applied` close their entries.
 
-    Both clusters are asked now. Raises ConfigError with every name that is not gone, was never mirrored or is forgotten already,
-    and if a migration is handing it over; OlderTablesError; RetriableError if a cluster does not answer; as `Controls`.
+    `spark`: the session of `storage`. Both clusters are asked now. Raises ConfigError with every name that is not gone, was never
+    mirrored or is forgotten already, and if a migration is handing it over; OlderTablesError; RetriableError if a cluster does
+    not answer; as `Controls`.
     """
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     table = Controls.open(storage)
@@ -94,9 +98,9 @@ def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *,
     if remaining:
         raise ConfigError([f"{name}: the source and the target still have it: exclude it (topics.exclude)" for name in remaining])
     if is_applied:
-        require_newest_tables(config)
+        require_newest_tables(config, spark)
         table.forget([entry.topic for entry in gone], sorted({entry.topic.topic for entry in gone if entry.ends_pause}))
-        note_added(config, table)
+        note_added(config, table, spark)
     return gone
 
 
