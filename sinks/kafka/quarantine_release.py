@@ -6,7 +6,7 @@ before, every offset still has one row of another kind, and positions move nowhe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shallow_mirror.checkpoints.logs import BatchKey, QuarantinedBatch
@@ -27,13 +27,24 @@ class ReleaseResult:
     batch_count: int = 0
     segments: list[Segment] = field(default_factory=list)
     refused: list[QuarantinedBatch] = field(default_factory=list)
+    moved_counts: Mapping[str, int] = field(default_factory=dict)
+    """How many batches stay because a migration has handed over their source topic, by topic."""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.refused and not self.moved_counts
 
     def sentences(self) -> list[str]:
         records = sum(segment.record_count for segment in self.segments)
         lines = [f"released {counted(self.batch_count, 'batch')} with {counted(records, 'record')}"]
         if self.segments:
             lines[0] += ": they are at the ends of their target partitions, behind records that were copied since"
-        return lines + [f"still in quarantine: {batch}" for batch in self.refused]
+        lines += [f"still in quarantine: {batch}" for batch in self.refused]
+        return lines + [
+            f"still in quarantine: {counted(count, 'batch')} of {topic}: a migration has handed it over, so nothing is written "
+            "to its copy. `shallow-mirror quarantine export CONF DIR` writes the batches to files"
+            for topic, count in self.moved_counts.items()
+        ]
 
 
 class Releaser:

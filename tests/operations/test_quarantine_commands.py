@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,17 +14,20 @@ from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
+from shallow_mirror.broker import write_group_note
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
+from shallow_mirror.checkpoints.logs.topics.controls import CONTROLS_TABLE
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.checkpoints.tables import TableStorage
-from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError, OlderTablesError, RetriableError
 from shallow_mirror.operations import quarantine_retry
 from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export, in_quarantine
 from shallow_mirror.operations.quarantine_retry import retry
+from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.verify import Unchecked
 
@@ -132,5 +136,48 @@ def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) 
     mirrored.target.delete_topic(TOPIC)
     mirrored.target.create_topic(TOPIC)
     with pytest.raises(ConfigError, match="deleted and created again, since its batches were quarantined: export"):
+        retry(mirrored.config, ALL)
+    assert not any(is_released for _, is_released in released(mirrored))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "during the take-over"])
+def test_nothing_is_released_to_the_copy_of_a_topic_that_was_handed_over(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    controls, before = Controls.open(mirrored.config.tables), mirrored.target_log.end_offset
+
+    def hand_over(*_: object) -> None:
+        controls.add("hand-over", [TOPIC])
+
+    if is_late:
+        monkeypatch.setattr(quarantine_retry, "_require_stopped", hand_over)
+    else:
+        hand_over()
+    actual = retry(mirrored.config, ALL)
+    assert (actual.batch_count, actual.is_complete, mirrored.target_log.end_offset) == (0, False, before)
+    assert "still in quarantine: 4 batches of orders: a migration has handed it over" in actual.sentences()[1]
+    assert not any(is_released for _, is_released in released(mirrored))
+    controls.add("take-back", [TOPIC])
+    monkeypatch.undo()
+    assert retry(mirrored.config, ALL).batch_count == 3
+
+
+def test_a_mirror_that_was_failed_over_releases_nothing_and_is_not_taken_over(mirrored: Mirrored) -> None:
+    Controls.open(mirrored.config.tables).add("fail-over", [TOPIC])
+    before = OffsetMap.open(mirrored.config.tables).recorded()
+    with pytest.raises(ConfigError, match="mirror m was failed over"):
+        retry(mirrored.config, ALL)
+    assert OffsetMap.open(mirrored.config.tables).recorded() == before
+
+
+def test_nothing_is_released_by_tables_that_lack_a_hand_over(mirrored: Mirrored) -> None:
+    """The target has a note of its row."""
+    controls = Controls.open(mirrored.config.tables)
+    controls.add("hand-over", [TOPIC])
+    map_id = OffsetMap.open(mirrored.config.tables).map_id
+    write_group_note(mirrored.config.target.client, "m-origin", [TOPIC], "registered", timeout_s=5.0)
+    assert NewestControl(mirrored.config.target.client, "m", map_id).note(controls.read().rows)
+    shutil.rmtree(table_uri(mirrored.config.tables, CONTROLS_TABLE))
+    with pytest.raises(OlderTablesError, match="hand-over of orders"):
         retry(mirrored.config, ALL)
     assert not any(is_released for _, is_released in released(mirrored))

@@ -78,5 +78,5 @@ def quarantine_retry(
     with session_for(config, is_writing=True) as spark:
         report = retry(config, selection, spark, takes_over=takes_over)
     print("\n".join(report.sentences()))
-    if report.refused:
+    if not report.is_complete:
         raise typer.Exit(EXIT_REFUSED)

@@ -7,11 +7,13 @@ It takes over the offset map, as a start does, and resolves what the last run de
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import TASK_SHARE
@@ -22,7 +24,7 @@ from shallow_mirror.operations.quarantine import Selection, in_quarantine
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, RoutedTopic, SlotResult, observe_nothing
-from shallow_mirror.sinks.kafka import SINGLE_SLOT, QuarantineReadingFactory, Releaser, ReleaseResult
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, NewestControl, QuarantineReadingFactory, Releaser, ReleaseResult
 from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, SlotInput, fill_slot
@@ -46,21 +48,26 @@ def retry(
 
     `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
 
-    Raises ConfigError (such a run, nothing at that offset, a target topic that was recreated), RecoverNeededError, FencedError,
-    OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
+    Raises ConfigError (such a run, a mirror that was failed over, nothing at that offset, a target topic that was recreated),
+    OlderTablesError, RecoverNeededError, FencedError, OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch),
+    RetriableError.
     """
     storage = TableStorage(config.table_location, spark)
-    quarantine = Quarantine.open(storage, mirror=config.mirror)
-    if not in_quarantine(selection.entries(quarantine), storage):
-        return ReleaseResult()
+    entries, moved_counts = _selected(config, selection, storage)
+    if not entries:
+        return ReleaseResult(moved_counts=moved_counts)
     if not takes_over:
         _require_stopped(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "quarantine retry", deadline, spark=spark, observer=observer) as session:
         session.recover(deadline)
         releaser = Releaser(session.single_slot(), _QuarantineSlot(config, session).fill)
-        # Opened again: another retry may have released batches until the take-over.
-        _release_all(releaser, storage, config.mirror, selection)
+        if isinstance(config, MirrorConfig):
+            NewestControl(config.target.client, config.mirror, session.owner.map_id).require_in(Controls.open(storage).read)
+        # Read again: another retry may have released batches until the take-over, and a topic may have been handed over. From
+        # here on a hand-over waits for a run of the mirror, which takes over first.
+        entries, releaser.released.moved_counts = _selected(config, selection, storage)
+        _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), entries)
         session.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"
@@ -77,9 +84,24 @@ def _require_stopped(config: MirrorConfig | RestoreConfig, spark: Any) -> None:
         )
 
 
-def _release_all(releaser: Releaser, storage: TableStorage, mirror: str, selection: Selection) -> None:
-    quarantine = Quarantine.open(storage, mirror=mirror)
-    for entries in _rounds(in_quarantine(selection.entries(quarantine), storage)):
+def _selected(
+    config: MirrorConfig | RestoreConfig, selection: Selection, storage: TableStorage
+) -> tuple[list[QuarantineEntry], dict[str, int]]:
+    """Return the batches to release, and how many of the selected ones stay, by source topic.
+
+    Those of topics that a migration has handed over stay: others write to the copy, and the mirror in the other direction would
+    bring the records back to where they come from. Raises ConfigError if the mirror was failed over.
+    """
+    controls = Controls.open(storage).read()
+    if problem := controls.failed_over_problem(config.mirror, config.target.alias):
+        raise ConfigError(problem)
+    entries = in_quarantine(selection.entries(Quarantine.open(storage, mirror=config.mirror)), storage)
+    moved = Counter(entry.segment.source.topic for entry in entries if entry.segment.source.topic in controls.moving)
+    return [entry for entry in entries if entry.segment.source.topic not in moved], dict(sorted(moved.items()))
+
+
+def _release_all(releaser: Releaser, quarantine: Quarantine, selected: Sequence[QuarantineEntry]) -> None:
+    for entries in _rounds(selected):
         batches = [quarantine.batch(entry) for entry in entries]
         damaged = [batch for batch in batches if not verify_crc(memoryview(batch.batch))]
         releaser.released.refused += damaged  # no broker accepts them
