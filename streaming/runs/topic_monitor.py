@@ -109,7 +109,9 @@ class TopicMonitor:
         self._gone: frozenset[str] = frozenset()
         """Source topics whose target topics were gone at the last look."""
         self._missing: frozenset[str] = frozenset()
-        """Source topics that were deleted or hidden at the last look."""
+        """Source topics that one broker did not list, or that were hidden, at the last look."""
+        self._deleted: tuple[str, ...] = ()
+        """Source topics that were deleted, as far as was known at the last look."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
 
@@ -242,7 +244,7 @@ class TopicMonitor:
         try:
             names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
-            deleted = missing.gone
+            deleted = self._deleted = self._confirmed(source, missing.gone, deadline)
             self._missing = frozenset((*missing.gone, *missing.hidden))
             problems += [
                 _problem(f"source topic {name} {_HIDDEN}: {grant}", _REMEDY_OF_HIDDEN, name)
@@ -262,7 +264,7 @@ class TopicMonitor:
             held = self._held.release(source, target, deadline)
             problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]
             if follower is not None:
-                followed_settings = self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline)
+                followed_settings = self._follow(follower, {*missing.gone, *missing.hidden, *gone}, deadline)
                 remedy = _REMEDY_OF_POLICY if isinstance(follower, SourcePolicies) else _REMEDY
                 problems += [_problem(text, remedy, name) for name, texts in followed_settings.items() for text in texts]
         except RetriableError as error:
@@ -272,6 +274,14 @@ class TopicMonitor:
             problems.append(_problem(f"topics cannot be checked: {error}", _REMEDY))
         if not self._stop.is_set():
             self._report_topics(deleted, problems, followed)
+
+    def _confirmed(self, source: Cluster, missing: Sequence[str], deadline: Deadline) -> tuple[str, ...]:
+        """Return those of `missing`, which one broker does not list, that are deleted: others say so too, once for each topic.
+
+        A broker that has only just started may not list a topic yet.
+        """
+        gone = gone_topics(source, {name: "" for name in missing if name not in self._deleted}, deadline)
+        return tuple(name for name in missing if name in self._deleted or gone.get(name) == "")
 
     def _look_at_idle_settings(self, target: Cluster, *, is_due: bool) -> None:
         """Compare the settings of preserved target topics, idle ones included, but not of topics that are not copied now."""

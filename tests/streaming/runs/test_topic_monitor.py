@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.sinks.two_strict_clusters import LIMITS
@@ -357,37 +357,74 @@ class Deletions:
         return {"orders": f"orders: look {self.looks}", "users": "users: kept"}
 
 
-def test_a_target_topic_that_the_mirror_has_deleted_is_no_problem_and_has_no_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topic_monitor, "missing_topics", lambda *_: Missing(gone=("orders", "users")))
-    target_ids = dict[str, str]()
-    monkeypatch.setattr(topic_monitor, "gone_topics", lambda *_: target_ids)
-    problems = list[Problem]()
+def looking_at_topics(folder: Path, problems: list[Problem], deletions: Deletions | None = None) -> TopicMonitor:
+    """Return the monitor of a mirror that copies `orders` and `users`."""
     route = RoutedTopic(target_topic="copy", target_topic_id="id", limits=LIMITS)
     nothing: Any = SimpleNamespace(rings_of_others={}, left_out={}, release=lambda *_: {})
-    config: Any = SimpleNamespace(topics=SimpleNamespace(is_included=lambda _: True), checkpoint=str(tmp_path / "checkpoint"))
+    config: Any = SimpleNamespace(topics=SimpleNamespace(is_included=lambda _: True), checkpoint=str(folder / "checkpoint"))
     unused: Any = None
-    monitor = TopicMonitor(
+    return TopicMonitor(
         config,
         SimpleNamespace(routes={"orders": route}, stamping=SimpleNamespace(sentences=dict)),  # type: ignore[arg-type]
         ("orders", "users"),
         unused,
-        tmp_path / "paused.json",
+        folder / "paused.json",
         idle_map=unused,
         cycles=nothing,
         newest=unused,
         held=nothing,
         positions=dict,
         report=problems.append,
-        deletions=Deletions(),  # type: ignore[arg-type]
+        deletions=deletions,  # type: ignore[arg-type]
     )
+
+
+def topics_state(folder: Path) -> planner_state.TopicsState:
+    state = planner_state.read_state(planner_state.topics_state_path(str(folder / "checkpoint")), planner_state.TopicsState)
+    assert state is not None
+    return state
+
+
+def test_a_topic_is_deleted_once_more_than_one_broker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has only just started may not list a topic yet."""
+    missing, gone, asked = ["users"], dict[str, str](), list[set[str]]()
+
+    def ask(_cluster: object, ids: Mapping[str, str], _deadline: object) -> dict[str, str]:
+        if "copy" not in ids:
+            asked.append(set(ids))
+        return {name: now for name, now in gone.items() if name in ids}
+
+    monkeypatch.setattr(topic_monitor, "missing_topics", lambda *_: Missing(gone=tuple(missing)))
+    monkeypatch.setattr(topic_monitor, "gone_topics", ask)
+    problems, unused = list[Problem](), cast(Any, None)
+    monitor = looking_at_topics(tmp_path, problems)
     monitor._check_topics(unused, unused, None)
-    target_ids["copy"] = ""
+    assert (problems, topics_state(tmp_path).gone) == ([], ())
+    gone["users"] = ""
+    for _ in range(2):
+        monitor._check_topics(unused, unused, None)
+        assert [problem.text for problem in problems] == ["source topic users was deleted: its copies stay on the target"]
+        assert topics_state(tmp_path).gone == ("users",)
+    missing.clear()
+    monitor._check_topics(unused, unused, None)
+    assert topics_state(tmp_path).gone == ()
+    assert asked == [{"users"}, {"users"}, set(), set()], "of a topic that is known to be deleted one broker is asked"
+
+
+def test_a_target_topic_that_the_mirror_has_deleted_is_no_problem_and_has_no_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_monitor, "missing_topics", lambda *_: Missing(gone=("orders", "users")))
+    gone = {"orders": "", "users": ""}
+    monkeypatch.setattr(topic_monitor, "gone_topics", lambda *_: gone)
+    problems = list[Problem]()
+    monitor = looking_at_topics(tmp_path, problems, Deletions())
+    unused: Any = None
+    monitor._check_topics(unused, unused, None)
+    gone["copy"] = ""
     monitor._check_topics(unused, unused, None)
     assert [problem.text for problem in problems] == ["orders: look 1", "users: kept"]
-    state = planner_state.read_state(planner_state.topics_state_path(config.checkpoint), planner_state.TopicsState)
-    assert state is not None
+    state = topics_state(tmp_path)
     assert (state.problems, state.topics) == (
         ("orders: look 2", "users: kept"),
         {"orders: look 2": "orders", "users: kept": "users"},
