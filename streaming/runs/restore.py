@@ -364,7 +364,7 @@ class _RestoreRun(Run[RestoreConfig]):
         return report_groups(groups)
 
     def _report(self, report: MicroBatchReport) -> None:
-        self.reporter.on_micro_batch(report, self.owner)
+        self.reporter.on_micro_batch(report, self.owner, self.owner.positions())
         self.owner.compact_if_due()
 
 

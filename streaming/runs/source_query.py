@@ -211,7 +211,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
 
     def report(self, report: MicroBatchReport) -> None:
         """Record a finished micro-batch, and pass measurements to the planner."""
-        self.reporter.on_micro_batch(report, self.owner)
+        self.reporter.on_micro_batch(report, self.owner, self.positions())
         self.owner.compact_if_due()
         self._copied_bytes.add([row.segment for row in report.rows])
         self.reporter.write_measurements(measurements_of(report, self._copied_bytes.totals))

@@ -228,10 +228,12 @@ class RunReporter:
         else:
             self.health.on_wait(state.waiting_for)
 
-    def on_micro_batch(self, report: MicroBatchReport, owner: LedgerOwner) -> None:
-        """Report a micro-batch that is decided and visible: one log line, one row, problems, metrics."""
+    def on_micro_batch(self, report: MicroBatchReport, owner: LedgerOwner, positions: Mapping[SourcePartition, Position]) -> None:
+        """Report a micro-batch that is decided and visible: one log line, one row, problems, metrics.
+
+        `positions`: those of the owner's table from which lag is counted.
+        """
         self.health.on_progress()
-        positions = owner.positions()
         self.set_positions(positions)
         segments = [row.segment for row in report.rows]
         observed = observation(

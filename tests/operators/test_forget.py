@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
 from shallow_mirror import cli, streaming
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.runs import ProblemKind
 from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
 from shallow_mirror.checkpoints.tables import TableLocation, TableStorage, storage
@@ -21,6 +22,8 @@ from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
+from shallow_mirror.streaming.watch.run_reporter import RunReporter
+from shallow_mirror.types import SourcePartition
 from shallow_mirror.verify import verify_mirror
 
 pytestmark = pytest.mark.usefixtures("without_logging")
@@ -104,6 +107,22 @@ def _incomplete(world: World) -> IncompleteRunError:
     error = world.run(Life())
     assert isinstance(error, IncompleteRunError)
     return error
+
+
+def test_lag_is_not_counted_of_a_forgotten_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records at the source stay there, and nothing copies them."""
+    counted: list[set[str]] = []
+
+    def note(_reporter: RunReporter, positions: Mapping[SourcePartition, Position]) -> None:
+        counted.append({source.topic for source in positions})
+
+    monkeypatch.setattr(RunReporter, "set_positions", note)
+    world.delete_target_topic("a")
+    _forget(world, "a")
+    world.produce("b", 0, 1)
+    assert world.run(Life()) is None
+    assert len(counted) > 1
+    assert counted == [{"b"}] * len(counted)
 
 
 @pytest.mark.parametrize("is_created_again", [False, True])

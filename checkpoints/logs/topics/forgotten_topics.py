@@ -31,6 +31,8 @@ class ForgottenTopics:
 
     def without(self, by_source: Mapping[SourcePartition, _T]) -> dict[SourcePartition, _T]:
         """Return the entries of topics that are not forgotten."""
+        if not self.at_ms:
+            return dict(by_source)
         return {source: value for source, value in by_source.items() if not self.has(source)}
 
     def names(self, mirrored: Iterable[SourcePartition]) -> dict[str, int]:

@@ -108,7 +108,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
         rule="too large", remedy="raise max.message.bytes", batch=b"",
     )  # fmt: skip
     retried = (3, RetriableError("NETWORK_EXCEPTION", "connection to 10.0.0.7:9092 was closed"))
-    reporter.on_micro_batch(report(*rows, quarantined=(quarantined_batch,), retried=(retried,)), owner)
+    reporter.on_micro_batch(report(*rows, quarantined=(quarantined_batch,), retried=(retried,)), owner, owner.positions())
     (line,) = [
         json.loads(JsonFormatter().format(record))
         for record in caplog.records
@@ -254,7 +254,7 @@ def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch
     assert is_ready_after_plan(3, None)
     reporter.check_stalls(StalledStep("EndTxn at 127.0.0.1:2", 12.0))
     assert "EndTxn at 127.0.0.1:2" in reporter.health.ready().text
-    reporter.on_micro_batch(report(segment(A, 0, 5, NOW_MS)), owner)
+    reporter.on_micro_batch(report(segment(A, 0, 5, NOW_MS)), owner, owner.positions())
     reporter.check_stalls(None)
     assert reporter.health.ready().is_passed, "what the reporter itself wrote is no plan"
     reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1"), 1, 1.0)
@@ -428,7 +428,7 @@ def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_s
     decide(owner, *rows)
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))
     for early_ends in (early, (), early, early, early, ()):
-        reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner)
+        reporter.on_micro_batch(report(*rows, early_ends=early_ends), owner, owner.positions())
     texts = [record.getMessage() for record in caplog.records if "slots" in record.getMessage()]
     assert len(texts) == 2
     assert "0.125 MB/s, 98% of the time waiting for the target" in texts[0]
