@@ -84,8 +84,8 @@ def require_acls(
 ) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    `handed_over`: returns the source topics to whose targets nothing is written, because a migration has moved their writers
-    there; called only if permissions are missing. Raises as it, and RetriableError if a cluster does not answer.
+    `handed_over`: returns the source topics of which nothing is copied, because a migration has moved their writers to the
+    target; called only if permissions are missing. Raises as it, and RetriableError if a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
@@ -95,20 +95,24 @@ def require_acls(
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})
         for cluster, names in ((source, topics), (target, sorted(targets.values())))
     )
-    missing = {name: [*missing_on_topic(of_target, target, ON_TARGET_TOPICS)] for name, target in targets.items()}
-    if any(missing.values()):
-        missing = {name: grants for name, grants in missing.items() if name not in set(handed_over())}
+    on_source = {name: [*missing_on_topic(of_source, name, ON_SOURCE_TOPICS)] for name in topics}
+    on_target = {name: [*missing_on_topic(of_target, target, ON_TARGET_TOPICS)] for name, target in targets.items()}
+    if any((*on_source.values(), *on_target.values())):
+        moved = set(handed_over())
+        on_source, on_target = (
+            {name: missing[name] for name in topics if name not in moved} for missing in (on_source, on_target)
+        )
     requires_group_log = config.groups.is_followed and config.groups.follow == "required"
     group_log = request_permissions(source, [GROUP_LOG], deadline) if requires_group_log else Permissions(None, {})
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
-        *(f"source topic {name}: {grant}" for name in topics for grant in missing_on_topic(of_source, name, ON_SOURCE_TOPICS)),
+        *(f"source topic {name}: {grant}" for name, grants in on_source.items() for grant in grants),
         *(
             f"groups.follow is required: source topic {GROUP_LOG}: {grant}"
             for grant in missing_on_topic(group_log, GROUP_LOG, ON_SOURCE_TOPICS)
         ),
-        *(f"target topic {targets[name]}: {grant}" for name, grants in sorted(missing.items()) for grant in grants),
+        *(f"target topic {targets[name]}: {grant}" for name, grants in on_target.items() for grant in grants),
         *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
     if problems:

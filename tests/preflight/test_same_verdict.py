@@ -294,6 +294,11 @@ def without_write(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def without_read(planned: Planned) -> Mapping[str, Any]:
+    planned.source.alter_responses("Metadata", permitting({Operation.DESCRIBE}))
+    return {}
+
+
 def truncated_target(planned: Planned) -> Mapping[str, Any]:
     copied(planned)
     planned.target.log("orders", 0).truncate(2)
@@ -394,6 +399,9 @@ CASES = {
     ),
     "no Write of a target that was handed over": Case(
         arrange=handed_over(without_write), sentence="grant Write on topic", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "no Read of a source that was handed over": Case(
+        arrange=handed_over(without_read), sentence="grant Read on topic", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "fewer partitions": refused(fewer_partitions, "has fewer partitions (1) than source topic orders (2): add partitions"),
     "a missing topic": refused(not_created, "(for source topic orders) does not exist and topics.create is false: create it"),
