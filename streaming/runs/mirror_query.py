@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable,
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.plurals import counted
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.sinks.kafka import KafkaSink, NewestControl, StallDetector
 from shallow_mirror.sinks.kafka.preserved import (
     GuardTimes,
@@ -111,7 +111,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
 
         def check() -> None:
-            self._check(kafka.watch, idle_settings)
+            self._check(kafka.watch, idle_settings, targets)
 
         try:
             with self._topic_monitor(targets, positions, paused_path, idle_settings):
@@ -358,12 +358,15 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self.has_begun = True
         return listing.planned_ids
 
-    def _check(self, steps: StallDetector, idle_settings: IdleSettings | None) -> None:
+    def _check(self, steps: StallDetector, idle_settings: IdleSettings | None, targets: TargetTopics) -> None:
         """Report stalls. Raises ConfigError if a replication ring was closed meanwhile, and as `RunControls.require_running`.
 
-        Raises TopicSettingsError as `IdleSettings.require_unchanged`.
+        Raises TopicSettingsError as `IdleSettings.require_unchanged`, and RetriableError if a topic was taken back whose target
+        was not prepared, because it was hidden.
         """
         self.controls.require_running()
+        if returned := sorted(targets.hidden - self.controls.moving):
+            raise RetriableError("TOPIC_TAKEN_BACK", f"{listed(returned)}: taken back, and its target topic is prepared again")
         self.cycles.require_no_ring()
         if idle_settings is not None:
             idle_settings.require_unchanged()

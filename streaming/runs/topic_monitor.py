@@ -204,7 +204,8 @@ class TopicMonitor:
             return False
 
     def _apply_paused(self, controls: TopicControls) -> None:
-        paused, moved = controls.not_copied, controls.moving
+        # A hidden target has no route with its settings: if its topic is taken back, the next attempt prepares it.
+        paused, moved = controls.not_copied | self._targets.hidden, controls.moving
         if (paused, moved) == (self._paused, self._moved):
             return
         self._revision = planner_state.write_paused_topics(self._paused_path, paused, moved)

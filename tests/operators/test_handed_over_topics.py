@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import Life
 from tests.operators.surroundings import world_of_two_topics
 
+from shallow_mirror.broker import Cluster, ClusterMetadata
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, LogTruncatedError, MirrorError
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.streaming.runs import mirror_query
@@ -118,3 +121,39 @@ def test_a_source_log_that_was_truncated_stops_the_mirror_only_where_it_is_copie
     assert _goes_on(world) is None
     world.controls().add("resume" if action == "pause" else "take-back", ["a"])
     assert isinstance(_goes_on(world), LogTruncatedError)
+
+
+@_EITHER
+def test_a_target_that_is_hidden_is_prepared_again_once_its_topic_is_taken_back(
+    world: FakeWorld, monkeypatch: pytest.MonkeyPatch, offsets: str
+) -> None:
+    """An application writes to the target of a translated topic meanwhile; a preserved one could not be continued behind that."""
+    world.settings.offsets = offsets
+    assert world.run(Life()) is None
+    world.controls().add("hand-over", ["a"])
+    hidden, ask = {"a"}, Cluster.metadata
+
+    def metadata(cluster: Cluster, topics: Sequence[str] | None, deadline: Deadline) -> ClusterMetadata:
+        answer = ask(cluster, topics, deadline)
+        if cluster.config != world.config.target.client:
+            return answer
+        return replace(
+            answer,
+            topics={
+                name: replace(topic, error_code=29, partitions={}) if name in hidden else topic
+                for name, topic in answer.topics.items()
+            },
+        )
+
+    monkeypatch.setattr(Cluster, "metadata", metadata)
+    assert _goes_on(world) is None
+
+    def take_back() -> None:
+        hidden.clear()
+        world.controls().add("take-back", ["a"])
+        world.source.produce("a", 0, ["later"])
+
+    world.while_idle = [take_back]
+    assert world.ended_by(Life(), {}, 60.0) is None
+    assert any("a: taken back, and its target topic is prepared again" in wait for wait in world.waits)
+    assert "later" in world.target.read("a", 0).values()

@@ -299,6 +299,11 @@ def without_read(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def hidden_target(planned: Planned) -> Mapping[str, Any]:
+    planned.target.change_always("Metadata", error(29, ("orders", -1)))
+    return {}
+
+
 def truncated_target(planned: Planned) -> Mapping[str, Any]:
     copied(planned)
     planned.target.log("orders", 0).truncate(2)
@@ -402,6 +407,9 @@ CASES = {
     ),
     "no Read of a source that was handed over": Case(
         arrange=handed_over(without_read), sentence="grant Read on topic", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "a hidden target that was handed over": Case(
+        arrange=handed_over(hidden_target), sentence="AUTHORIZATION", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "fewer partitions": refused(fewer_partitions, "has fewer partitions (1) than source topic orders (2): add partitions"),
     "a missing topic": refused(not_created, "(for source topic orders) does not exist and topics.create is false: create it"),

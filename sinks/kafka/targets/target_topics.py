@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shallow_mirror.broker import Cluster, TopicMetadata
 from shallow_mirror.broker.admin import TopicSpec, add_partitions, ensure_topics
-from shallow_mirror.broker.cluster import await_logs, gone_topics, is_incarnation_gone
+from shallow_mirror.broker.cluster import await_logs, gone_topics, is_incarnation_gone, missing_topics
 from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints import DecidedSegment, Position, first_rows_at
 from shallow_mirror.config import MirrorConfig, RestoreConfig
@@ -65,6 +65,7 @@ class TargetTopics:
         self._isolates = isolates
         self._unfit_problems: dict[str, str] = {}
         self._gone_problems: dict[str, str] = {}
+        self._hidden: frozenset[str] = frozenset()
         self._adjust_new = adjust_new
         self._announce = announce
         self.stamping = LogAppendTimeTopics() if stamping is None else stamping
@@ -117,8 +118,8 @@ class TargetTopics:
         """Make sure of `topics` (source name -> number of source partitions). Raises ConfigError with every problem.
 
         `handed_over`: source topics to whose targets nothing is written, because a migration has moved their writers there.
-        Their settings and partitions are the business of those writers and are not compared, and whether they are gone: these are
-        left out (`gone`) in any case.
+        Their settings and partitions are the business of those writers and are not compared, and whether they are gone or hidden:
+        these are left out (`gone`) in any case.
         """
         unknown = {name: count for name, count in topics.items() if self._partitions.get(name, 0) < count}
         if unknown:
@@ -126,12 +127,15 @@ class TargetTopics:
 
     def _look_up(self, topics: Mapping[str, int], deadline: Deadline, handed_over: Collection[str]) -> None:
         names = {source: self._route(source) for source in topics}
+        for source, problem in self._hidden_targets(names, deadline, handed_over).items():
+            self._leave_out(source, topics[source], problem)
+            self._hidden |= {source}
+            del names[source]
         existing = self._existing(list(names.values()), deadline)
         isolated = names if self._isolates else {source: name for source, name in names.items() if source in handed_over}
         gone = self._gone(isolated, existing, deadline)
-        for source in gone:
-            self._routes[source] = self._route_to_gone(source)
-            self._partitions[source] = topics[source]
+        for source, problem in gone.items():
+            self._leave_out(source, topics[source], problem)
             existing.pop(names.pop(source), None)
         if not names:
             return
@@ -163,6 +167,14 @@ class TargetTopics:
         return self._gone_problems
 
     @property
+    def hidden(self) -> frozenset[str]:
+        """Return the source topics that were handed over and whose target topics the user may not describe: they are in `gone`.
+
+        Before anything of them is copied again they have to be prepared anew.
+        """
+        return self._hidden
+
+    @property
     def unfit(self) -> Mapping[str, str]:
         """Return why nothing may be written to target topics with preserved offsets that are left out, by source topic.
 
@@ -170,8 +182,11 @@ class TargetTopics:
         """
         return self._unfit_problems
 
-    def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> Collection[str]:
-        """Return the source topics whose target topic is gone. Raises RetriableError. `names`: those that may be left out."""
+    def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> dict[str, str]:
+        """Return why nothing is written to target topics that are gone, by source topic. Raises RetriableError.
+
+        `names`: those that may be left out.
+        """
         ids = {
             target: self._mirrored[source].topic_id
             for source, target in names.items()
@@ -188,13 +203,22 @@ class TargetTopics:
                 error_name(UNKNOWN_TOPIC_OR_PARTITION),
                 f"not every broker of the target knows topic {', '.join(sorted(suspected.keys() - gone.keys()))}",
             )
-        problems = {
+        return {
             source: target_topic_policy.gone_problem(source, self._mirrored[source], gone[target])
             for source, target in names.items()
             if target in gone and source in self._mirrored
         }
-        self._gone_problems |= problems
-        return problems
+
+    def _hidden_targets(self, names: Mapping[str, str], deadline: Deadline, handed_over: Collection[str]) -> dict[str, str]:
+        """Return why target topics of topics that were handed over cannot be seen any more, by source topic."""
+        moved = {source: target for source, target in names.items() if source in handed_over and source in self._mirrored}
+        hidden = missing_topics(self._target, sorted(moved.values()), deadline).hidden
+        return {source: f"target topic {target}: {hidden[target]}" for source, target in moved.items() if target in hidden}
+
+    def _leave_out(self, source: str, partition_count: int, problem: str) -> None:
+        self._routes[source] = self._route_to_gone(source)
+        self._partitions[source] = partition_count
+        self._gone_problems[source] = problem
 
     def _route_to_gone(self, source: str) -> RoutedTopic:
         """Return a route to which tasks write nothing."""

@@ -79,9 +79,10 @@ def monitored(
     newest: Newest | None = None,
     controls: RunControls | None = None,
     looks: IdleMap | None = None,
+    hidden: frozenset[str] = frozenset(),
 ) -> TopicMonitor:
     config: Any = SimpleNamespace()
-    targets: Any = SimpleNamespace()
+    targets: Any = SimpleNamespace(hidden=hidden)
     given: Any = cycles
     notes: Any = Newest() if newest is None else newest
     held: Any = SimpleNamespace()
@@ -154,6 +155,16 @@ def test_a_topic_that_was_taken_back_is_planned_only_where_no_other_mirror_bring
     monitor._read_controls()
     assert cycles.requested == [{"orders"}]
     assert planner_state.read_paused_topics(paused_path).topics == left
+
+
+def test_a_topic_that_was_taken_back_is_not_planned_while_its_target_is_not_prepared(tmp_path: Path) -> None:
+    """The target was hidden when the attempt began."""
+    controls, paused_path = Controls.open(str(tmp_path)), tmp_path / "paused.json"
+    monitor = monitored(controls, paused_path, Cycles(lambda: True), hidden=frozenset({"orders"}))
+    for action in ("hand-over", "take-back"):
+        controls.add(action, ["orders"])
+        monitor._read_controls()
+        assert planner_state.read_paused_topics(paused_path).topics == {"orders"}
 
 
 def test_a_pause_that_cannot_be_passed_to_the_planner_is_passed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
