@@ -15,6 +15,7 @@ from shallow_mirror.types import COPIED_KINDS, SourcePartition
 
 FILLER_COLUMNS = [
     "source_topic",
+    "source_topic_id",
     "source_start",
     "source_end",
     "kind",
@@ -60,19 +61,21 @@ def topics_with_offsets(
     )
 
 
-def recorded_fillers(pieces: Iterable[pa.Table], preserved: Collection[str]) -> Counter[str]:
+def recorded_fillers(pieces: Iterable[pa.Table], preserved: Collection[str], forgotten_ids: Collection[str] = ()) -> Counter[str]:
     """Return the fillers of preserved topics, by topic. `pieces` are of an offset map and have FILLER_COLUMNS at least.
 
+    `forgotten_ids`: of topics that do not count; others may have their names by now.
     Every offset that holds no record takes one, so rows of other kinds than copied records count with their length. Rows of a
     transaction are of a time when the topic was not preserved; records that the target had before the mirror were not written.
     """
     counts: Counter[str] = Counter()
     copied = pa.array([kind.value for kind in COPIED_KINDS])
-    names = pa.array(sorted(preserved), pa.string())
+    names, forgotten = pa.array(sorted(preserved), pa.string()), pa.array(sorted(forgotten_ids), pa.string())
     for piece in pieces:
         is_filled = pc.and_(pc.is_null(piece["transactional_id"]), pc.invert(pc.is_in(piece["kind"], value_set=copied)))
         is_continued = pc.and_(pc.is_valid(piece["target_producer_id"]), pc.is_null(piece["target_producer_epoch"]))
         is_filled = pc.and_(is_filled, pc.invert(is_continued))
+        is_filled = pc.and_(is_filled, pc.invert(pc.is_in(piece["source_topic_id"], value_set=forgotten)))
         rows = piece.filter(pc.and_(is_filled, pc.is_in(piece["source_topic"], value_set=names)))
         lengths = pa.table({"topic": rows["source_topic"], "length": pc.subtract(rows["source_end"], rows["source_start"])})
         for row in lengths.group_by("topic").aggregate([("length", "sum")]).to_pylist():

@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import Recorded, RestoredTopicsTable, RestoreRangesTable
 from shallow_mirror.checkpoints.logs import GroupSyncPass, last_pass, undescribed_entries
 from shallow_mirror.checkpoints.logs.runs import CountedProblem, read_problems, run_history
-from shallow_mirror.checkpoints.logs.topics import Controls, is_closed
+from shallow_mirror.checkpoints.logs.topics import Controls, ForgottenTopics, is_closed
 from shallow_mirror.checkpoints.rows import FILLER_COLUMNS, TopicOffsets, preserved_topics, recorded_fillers, topics_with_offsets
 from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, TableStorage, ms_of
 from shallow_mirror.config import MirrorConfig, RestoreConfig
@@ -258,7 +258,7 @@ def gather_status(
         groups=None
         if isinstance(config, RestoreConfig) or config.groups.sync_s is None
         else last_pass(tables, datetime.now(UTC)),
-        topics=_topics(offset_map, included),
+        topics=_topics(offset_map, included, forgotten),
         acls=None
         if isinstance(config, RestoreConfig) or config.acls.sync_s is None
         else planner_state.read_state(planner_state.acls_state_path(config.checkpoint), AccessPass),
@@ -296,10 +296,12 @@ def _open_problems(tables: BestEffortTables, run_epoch: int, names: Mapping[str,
     return tuple(open_problems[-PROBLEMS_SHOWN:])
 
 
-def _topics(offset_map: OffsetMap, positions: Mapping[SourcePartition, Position]) -> tuple[TopicOffsets, ...]:
+def _topics(
+    offset_map: OffsetMap, positions: Mapping[SourcePartition, Position], forgotten: ForgottenTopics
+) -> tuple[TopicOffsets, ...]:
     preserved = preserved_topics(positions)
     pieces = offset_map.settled_pieces(columns=FILLER_COLUMNS) if preserved else ()
-    return topics_with_offsets(positions, recorded_fillers(pieces, preserved))
+    return topics_with_offsets(positions, recorded_fillers(pieces, preserved, forgotten.topic_ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from shallow_mirror.checkpoints import DecidedSegment, Position
@@ -84,6 +86,12 @@ def test_offsets_without_a_record_are_fillers_where_offsets_are_preserved() -> N
     pieces = [pa.Table.from_batches([batch]) for batch in table.to_batches(max_chunksize=2)]
     assert recorded_fillers(pieces, {"kept"}) == {"kept": 1 + 4 + 3 + 5}
     assert decided_fillers(ROWS, {"kept"}) == recorded_fillers(pieces, {"kept"})
+
+
+def test_fillers_of_a_forgotten_topic_are_not_those_of_another_one_with_its_name() -> None:
+    former = [replace(row, segment=replace(row.segment, source=SourcePartition("kept", "former", 0))) for row in ROWS[:4]]
+    table = rows_to_arrow([*former, *ROWS], 1, 1, 0).select(FILLER_COLUMNS)
+    assert recorded_fillers([table], {"kept"}, ["former"]) == recorded_fillers([rows_to_arrow(ROWS, 1, 1, 0)], {"kept"})
 
 
 def test_rows_of_a_transaction_hold_no_fillers() -> None:
