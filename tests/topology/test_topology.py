@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,20 @@ def test_archives_and_restores_are_flows_and_other_files_are_passed_over(tmp_pat
         ("archive", "a", "kept"),
         ("restore", "kept", "b"),
     ]
+
+
+def test_a_topic_of_an_archive_is_fed_twice_also_by_the_topics_of_the_clusters() -> None:
+    flow = partial(Flow, file="x.yaml", source_alias="a", include=(".*",), exclude=(), target_name="{topic}")
+    flows = [
+        flow(kind="archive", name="kept", source="a", target="archive"),
+        flow(kind="restore", name="back", source="archive", target="b"),
+        flow(kind="mirror", name="ab", source="a", target="b"),
+    ]
+    kinds = {"a": "cluster", "b": "cluster", "archive": "archive"}
+    nodes = [Node(key=key, kind=kind, names=(key,), addresses=(key,)) for key, kind in kinds.items()]
+    topology = build_topology(nodes, flows, {"a": ["orders"], "b": ["bills"]})
+    assert topology.topics["back"] == ("orders",)
+    assert [(fed.topic, [each.name for each in fed.flows]) for fed in topology.fed_twice] == [("orders", ["back", "ab"])]
 
 
 def test_bad_folders_and_files_are_clear_errors(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def build_topology(nodes: Sequence[Node], flows: Sequence[Flow], topics_of: Mapp
     """
     mirrors = [flow for flow in flows if flow.kind == "mirror"]
     examples = {topic for flow in flows for topic in example_topics(flow.include)}
-    known = {node.key: examples if topics_of is None else topics_of.get(node.key, ()) for node in nodes}
+    known: dict[str, Collection[str]] = {node.key: examples for node in nodes}
+    if topics_of is not None:
+        known = {node.key: topics_of.get(node.key, _archived_topics(node.key, flows, topics_of)) for node in nodes}
     return Topology(
         nodes=tuple(nodes),
         flows=tuple(flows),
@@ -126,6 +128,11 @@ def build_topology(nodes: Sequence[Node], flows: Sequence[Flow], topics_of: Mapp
         },
         is_connected=topics_of is not None,
     )
+
+
+def _archived_topics(archive: str, flows: Iterable[Flow], topics_of: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the topics of the clusters that flows take into an archive. What else it holds is not known."""
+    return {topic for flow in flows if flow.target == archive for topic in topics_of.get(flow.source, ()) if flow.takes(topic)}
 
 
 def example_topics(patterns: Iterable[str]) -> list[str]:
