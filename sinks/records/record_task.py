@@ -117,9 +117,7 @@ def find_topic(target: Cluster, name: str, deadline: Deadline, *, is_asked_anew:
 
     `is_asked_anew`: as it is now.
     """
-    if is_asked_anew:
-        target.forget_metadata()
-    listed = target.known_topics({name}, deadline).get(name)
+    listed = None if is_asked_anew else target.known_topics({name}, deadline).get(name)
     if listed is None:
         listed = target.metadata([name], deadline).topics.get(name)
     if listed is None or listed.error_code == UNKNOWN_TOPIC_OR_PARTITION:

@@ -156,6 +156,7 @@ class RecordTransaction:
     def _record(self, target: TargetPartition, batches: Sequence[ColumnBatch], base_offsets: Sequence[int]) -> None:
         known_end = self._job.target_ends.get(target, 0)
         if base_offsets[0] < known_end:
+            self._require_same_topics()  # cached metadata may name a former topic, which ended there
             raise TargetDataLossError(target.topic_partition, known_end, base_offsets[0], remedy=_AFTER_LOSS)
         written = self._written.setdefault(target, _Written(base_offsets[0], base_offsets[0]))
         for batch, base_offset in zip(batches, base_offsets, strict=True):

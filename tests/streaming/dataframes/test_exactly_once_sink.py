@@ -25,6 +25,7 @@ from shallow_mirror import (
     RetriableError,
     WrittenRecords,
 )
+from shallow_mirror.broker import Cluster
 from shallow_mirror.local_kafka.ports import free_ports
 
 
@@ -115,6 +116,44 @@ def test_rows_may_name_a_partition_that_was_added_a_moment_ago(target: StrictClu
             target.logs["out", 2] = PartitionLog(target.log("out").leader, target.log("out").configs)
         sink(frame([{"value": b"b", "partition": 2}], columns=("value", "partition")), 1)
     assert texts(target) == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_rows_that_name_partitions_cost_one_metadata_request_for_each_topic(
+    target: StrictCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["out", "second", "third"]
+    for name in names[1:]:
+        target.create_topic(name)
+    asked: list[list[str]] = []
+    refresh = Cluster.metadata
+
+    def metadata(self: Cluster, topics: Any, deadline: Any) -> Any:
+        asked.append(list(topics))
+        return refresh(self, topics, deadline)
+
+    def forget_metadata(_self: Cluster) -> None:
+        asked.append([])
+
+    rows: list[Row] = [{"topic": name, "value": name.encode(), "partition": 0} for name in names]
+    with sink_to(target, tmp_path, topic=None) as sink:
+        sink.write(frame(rows[:1], columns=("topic", "value", "partition")), job_id="1")
+        monkeypatch.setattr(Cluster, "metadata", metadata)
+        monkeypatch.setattr(Cluster, "forget_metadata", forget_metadata)
+        sink.write(frame(rows, columns=("topic", "value", "partition")), job_id="2")
+    assert asked == [["out"], ["second"], ["third"], names]
+
+
+@pytest.mark.slow
+def test_a_topic_that_was_created_again_since_the_last_metadata_is_not_one_that_has_lost_records(
+    target: StrictCluster, tmp_path: Path
+) -> None:
+    with sink_to(target, tmp_path) as sink:
+        sink(frame(rows_of(*"abcdefghij")), 0)
+        target.delete_topic("out")
+        target.create_topic("out", 2)
+        sink(frame(*TWO), 1)
+    assert sorted(texts(target)) == list("fghi")
 
 
 @pytest.mark.slow
