@@ -125,9 +125,8 @@ def changed_positions(
 def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> bool:
     """Return False if the store is unreachable. Nothing counts as recorded then: a pass without its rows would hide them."""
     rows = [GroupPositionRow(position=position, observed_at=done.observed_at) for position in changed]
-    if rows and not tables.append(GROUP_OFFSETS_TABLE, GROUP_OFFSETS.to_arrow(rows)):
-        return False
-    return tables.append(GROUP_SYNCS_TABLE, GROUP_SYNCS.to_arrow([done]))
+    positions = [(GROUP_OFFSETS_TABLE, GROUP_OFFSETS.to_arrow(rows))] if rows else []
+    return tables.append_in_order([*positions, (GROUP_SYNCS_TABLE, GROUP_SYNCS.to_arrow([done]))])
 
 
 def lost_rows(tables: BestEffortTables) -> int:

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -32,19 +32,36 @@ _NOT_WRITTEN = "could not write an observation to %s"
 _NOT_READ = "could not read the observations in %s"
 
 
+TableRows = tuple[str, pa.Table]
+"""A table, and rows for it."""
+
+
 class BestEffortTables(Protocol):
     """Nothing is raised: failed reads and writes are logged. Rows are read in no order; none of a missing table.
 
     `append` returns False if the store is unreachable, so that the rows may be written later; `lost_rows` counts those of a table
-    that never will be. `tidy` makes few files of many; it changes no row.
+    that never will be. `append_in_order` appends to several tables: rows that say that those in front of them are there are
+    written behind them, and not at all if those are lost. `tidy` makes few files of many; it changes no row.
     """
 
     def append(self, table: str, rows: pa.Table) -> bool: ...
+    def append_in_order(self, pieces: Sequence[TableRows]) -> bool: ...
     def lost_rows(self, table: str) -> int: ...
     def tidy(self, table: str) -> None: ...
     def delete(self, table: str, condition: Condition) -> None: ...
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]: ...
     def flush(self) -> None: ...
+
+
+def append_in_order(tables: BestEffortTables, pieces: Sequence[TableRows]) -> bool:
+    """Append one piece after the other as `append_in_order` of `tables`, whose `append` writes while the caller waits."""
+    for table, rows in pieces:
+        lost_before = tables.lost_rows(table)
+        if not tables.append(table, rows):
+            return False
+        if tables.lost_rows(table) != lost_before:
+            break
+    return True
 
 
 class ForegroundTables:
@@ -62,6 +79,9 @@ class ForegroundTables:
                 return False
             self._lost[table] += rows.num_rows
         return True
+
+    def append_in_order(self, pieces: Sequence[TableRows]) -> bool:
+        return append_in_order(self, pieces)
 
     def lost_rows(self, table: str) -> int:
         """Return how many rows could not be written, other than because the store is unreachable."""
@@ -100,13 +120,16 @@ class ForegroundTables:
 class BackgroundTables:
     """Write in a thread of its own, rows that came meanwhile in one commit: the caller never waits for observations.
 
-    Rows that an unreachable store did not take are written with the next ones, the newest MOST_WAITING_ROWS of each table.
+    Rows that an unreachable store did not take are written with the next ones, the newest MOST_WAITING_ROWS of each table. What
+    was given to `append_in_order` is written as it was given, again from its first table on, and dropped as a whole, the oldest
+    first.
     """
 
     def __init__(self, tables: BestEffortTables) -> None:
         self._tables = tables
         self._lock = threading.Lock()
         self._waiting = defaultdict[str, list[pa.Table]](list)
+        self._in_order: list[Sequence[TableRows]] = []
         self._lost = Counter[str]()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="observations")
         self._last: Future[None] | None = None
@@ -114,6 +137,12 @@ class BackgroundTables:
     def append(self, table: str, rows: pa.Table) -> bool:
         with self._lock:
             self._waiting[table].append(rows)
+        self._last = self._thread.submit(in_context(self._write))
+        return True
+
+    def append_in_order(self, pieces: Sequence[TableRows]) -> bool:
+        with self._lock:
+            self._in_order.append(pieces)
         self._last = self._thread.submit(in_context(self._write))
         return True
 
@@ -146,6 +175,19 @@ class BackgroundTables:
                 newest = rows.slice(too_many)
                 self._lost[table] += too_many
                 self._waiting[table].insert(0, newest)
+        self._write_in_order()
+
+    def _write_in_order(self) -> None:
+        with self._lock:
+            waiting, self._in_order = self._in_order, []
+        while waiting and self._tables.append_in_order(waiting[0]):
+            del waiting[0]
+        with self._lock:
+            self._in_order[:0] = waiting
+            counts = [sum(rows.num_rows for _, rows in pieces) for pieces in self._in_order]
+            while len(counts) > 1 and sum(counts) > MOST_WAITING_ROWS:
+                del counts[0]
+                self._lost.update({table: rows.num_rows for table, rows in self._in_order.pop(0)})
 
 
 class RepeatedWarnings:

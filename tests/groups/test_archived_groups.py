@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
 from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, RestoreRanges, RunIdentity
 from shallow_mirror.checkpoints.logs import GroupPosition, positions_as_of
 from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
+from shallow_mirror.checkpoints.tables.best_effort_tables import TableRows, append_in_order
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups import archived_groups
@@ -153,6 +154,9 @@ class LosingTables:
             return self._is_reached
         return self._tables.append(table, rows)
 
+    def append_in_order(self, pieces: Sequence[TableRows]) -> bool:
+        return append_in_order(self, pieces)
+
     def lost_rows(self, _table: str) -> int:
         return self._lost
 
@@ -172,6 +176,9 @@ class UnreachableOnce:
             self.refused = None
             return False
         return self._tables.append(table, rows)
+
+    def append_in_order(self, pieces: Sequence[TableRows]) -> bool:
+        return append_in_order(self, pieces)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tables, name)

@@ -30,6 +30,9 @@ class Rows:
         self.rows += row_codec(CountedProblem).rows(rows.to_pylist())
         return True
 
+    def append_in_order(self, pieces: Any) -> bool:
+        raise NotImplementedError
+
     def lost_rows(self, table: str) -> int:
         return 0
 
