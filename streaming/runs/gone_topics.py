@@ -1,4 +1,4 @@
-"""Pure: topics of the offset map that are gone on either side, at a start that leaves them out (`on_error: isolate`)."""
+"""Pure: topics that a query leaves out as a whole: those that are gone on either side (`on_error: isolate`), and new ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE, REMEDY_OF_RECREATED
 from shallow_mirror.types import SourcePartition
+
+REMEDY_OF_NEW = "Exclude it (topics.exclude) in one of these mirrors, and start the other one again: that one copies it"
 
 
 def without_gone_topics(positions: Iterable[SourcePartition], planned_ids: Mapping[str, str]) -> list[SourcePartition]:
@@ -45,4 +47,12 @@ def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Map
             ),
         )
         for name, topic_id in sorted(recreated_at_source.items())
+    ]
+
+
+def problems_of_new(left_out: Mapping[str, str]) -> list[tuple[str, Problem]]:
+    """Return the topics that appeared after a migration and that neither mirror copies. `left_out`: sentences by source topic."""
+    return [
+        (name, Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=REMEDY_OF_NEW, topic=name))
+        for name, sentence in sorted(left_out.items())
     ]

@@ -36,7 +36,7 @@ from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
-from shallow_mirror.streaming.runs.gone_topics import problems_of_gone
+from shallow_mirror.streaming.runs.gone_topics import problems_of_gone, problems_of_new
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
 from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
@@ -343,7 +343,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         targets.prepare(counts, deadline, handed_over=controls.moving)
         gone = {topic: problem for topic, problem in targets.gone.items() if topic not in controls.moving}
         recreated = {topic: topic_id for topic, topic_id in listing.recreated.items() if topic not in controls.moving}
-        self.reporter.on_gone_topics(problems_of_gone(gone, recreated))
+        self.reporter.on_gone_topics([*problems_of_gone(gone, recreated), *problems_of_new(self.cycles.left_out)])
         new = {source.topic for source in starts} - listing.with_position
         warn_of_others(self.target, targets.partition_counts(new), self.owner.positions().values(), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}

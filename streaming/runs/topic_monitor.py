@@ -32,6 +32,7 @@ from shallow_mirror.sinks.kafka.targets.settings import IdleSettings, SourcePoli
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
+from shallow_mirror.streaming.runs.gone_topics import problems_of_new
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
 from shallow_mirror.streaming.runs.idle_map import IdleMap
 from shallow_mirror.streaming.runs.run_controls import RunControls
@@ -54,7 +55,6 @@ _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
 _REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves its target topic"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
-_REMEDY_OF_LEFT_OUT = "Exclude it (topics.exclude) in one of these mirrors, and start the other one again: that one copies it"
 _REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
 _REMEDY_OF_POLICY = "Set cleanup.policy of the source topic back, or do what the message says before the next start"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
@@ -252,7 +252,7 @@ class TopicMonitor:
                 for name, grant in missing.hidden.items()
             ]
             problems += [_problem(text, _REMEDY_OF_RING, name) for text, name in self._cycles.rings_of_others.items()]
-            problems += [_problem(text, _REMEDY_OF_LEFT_OUT, name) for name, text in self._cycles.left_out.items()]
+            problems += [problem for _, problem in problems_of_new(self._cycles.left_out)]
             if self._deletions is not None:
                 followed = self._deletions.follow(source, target, deadline)
                 without_target = self._deletions.without_target
