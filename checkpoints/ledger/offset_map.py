@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded, run_id_of
 from shallow_mirror.checkpoints.ledger.offset_map_writer import rows_of_removal
+from shallow_mirror.checkpoints.ledger.row_count_check import require_row_count
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_MAP_ID,
@@ -21,6 +22,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     Removal,
     rows_from_arrow,
 )
+from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.checkpoints.rows.translation import TRANSLATION_COLUMNS, Translation, Translator
 from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
@@ -42,12 +44,15 @@ class OffsetMap:
         """`mirror`: the one whose map it must be; None: anybody's. Raises as `open`."""
         self._writer, self._mirror = writer, mirror
         self.refresh()
+        if self._recorded is not None:
+            require_row_count(self._snapshot, self._recorded.row_count, OFFSET_MAP_LAYOUT.title)
 
     @classmethod
     def open(cls, tables: TableStorage | Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
-        Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged.
+        Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged, or
+        other applications have removed or added rows: offsets in a hole would lead behind it.
         """
         return cls(TableStorage.of(tables, spark).offset_map, mirror=mirror)
 

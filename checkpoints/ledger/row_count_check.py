@@ -49,13 +49,24 @@ class RowCountCheck:
         """
         if self._counted_at is None or self._counted_at == snapshot.delta_version:
             return
-        try:
-            row_count = snapshot.row_count()
-        except OSError as error:
-            raise OutcomeUnknownError(f"{self._title} cannot be read: {error}") from error
+        row_count = _row_count_of(snapshot, self._title)
         if row_count != written:
             raise _foreign_rows(self._title, row_count, written, None if self._has_decided_unseen else self._counted_at)
         self.confirm(snapshot, row_count, written)
+
+
+def require_row_count(snapshot: TableSnapshot, written: int, title: str) -> None:
+    """Count the rows. Raises as `RowCountCheck.require`."""
+    row_count = _row_count_of(snapshot, title)
+    if row_count != written:
+        raise _foreign_rows(title, row_count, written, None)
+
+
+def _row_count_of(snapshot: TableSnapshot, title: str) -> int:
+    try:
+        return snapshot.row_count()
+    except OSError as error:
+        raise OutcomeUnknownError(f"{title} cannot be read: {error}") from error
 
 
 class CountedPieces:

@@ -471,6 +471,20 @@ def test_a_delete_by_another_client_is_detected_at_the_next_look(location: Locat
         owner.check_ownership()
 
 
+def test_nobody_translates_by_a_map_that_has_lost_rows(location: Location) -> None:
+    owner = location.settled("one")
+    for start in range(3):
+        decide(owner, data(start, start + 1))
+    owner.settle()
+    table = DeltaTable(f"{location.tables}/offset_map")
+    good = table.version()
+    table.delete("source_start = 1")
+    with pytest.raises(OffsetMapConflictError, match=r"holds 2 rows, shallow-mirror has written 3.*DESCRIBE HISTORY"):
+        OffsetMap.open(location.tables)
+    table.restore(good)
+    assert OffsetMap.open(location.tables).translate("orders", 0, 1).exact
+
+
 @pytest.mark.slow
 @LongOnSpark
 def test_rows_that_are_deleted_under_a_running_mirror_end_it_before_the_next_decision(location: Location) -> None:
