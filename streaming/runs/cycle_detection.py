@@ -52,7 +52,7 @@ class CycleDetector:
     ) -> None:
         self._config = config
         self._source_id = source_cluster_id
-        self._target_id = target_cluster_id
+        self.target_cluster_id = target_cluster_id
         self._origins: Sequence[Origin] = ()
         self._exempt: frozenset[str] = frozenset()
         self._returned: frozenset[str] = frozenset()
@@ -235,7 +235,7 @@ class CycleDetector:
             include=tuple(config.topics.include),
             exclude=tuple(config.topics.exclude),
             since_ms=self._since_ms,
-            upstream=upstream_of(self._origins, {self._source_id, self._target_id}),
+            upstream=upstream_of(self._origins, {self._source_id, self.target_cluster_id}),
         )
 
     def _withdraw(self) -> None:
@@ -266,7 +266,7 @@ class CycleDetector:
             names,
             template=config.topics.target_name,
             source_alias=config.source.alias,
-            is_same_cluster=self._source_id == self._target_id,
+            is_same_cluster=self._source_id == self.target_cluster_id,
         )
         rings = self._rings(names)
         if rings:
@@ -277,13 +277,13 @@ class CycleDetector:
 
     def _rings(self, topics: Iterable[str]) -> list[Ring]:
         config = self._config
-        if self._source_id == self._target_id:
+        if self._source_id == self.target_cluster_id:
             return []
         closing = RingMirror(
             mirror=config.mirror,
             source_alias=config.source.alias,
             target_alias=config.target.alias,
-            target_cluster_id=self._target_id,
+            target_cluster_id=self.target_cluster_id,
             target_name=config.topics.target_name,
             since_ms=self._since_ms,
             takes=config.topics.is_included,

@@ -87,8 +87,9 @@ class _Loop:
             self._failure = error
 
     def _copy(self) -> None:
-        with closing(Cluster(self._query.options.config.source.client)) as source:
-            planner = self._query.options.make_planner(source, sleep=self._sleep, deadline_clock=self._deadline_clock)
+        options = self._query.options
+        with closing(Cluster(options.config.source.client, cluster_id=options.source_cluster_id)) as source:
+            planner = options.make_planner(source, sleep=self._sleep, deadline_clock=self._deadline_clock)
             self._plan_and_copy(planner)
 
     def _plan_and_copy(self, planner: MicroBatchPlanner) -> None:

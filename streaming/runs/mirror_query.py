@@ -296,6 +296,8 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             report=self.reporter.record_problem,
             deletions=self._followed_deletions(positions),
             idle_settings=idle_settings,
+            source_cluster_id=self.source_cluster_id,
+            target_cluster_id=self.cycles.target_cluster_id,
         )
 
     def _settled_positions(self) -> dict[SourcePartition, Position]:

@@ -172,6 +172,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         return PlannerOptions(
             config=self.config,
             map_id=self.owner.map_id,
+            source_cluster_id=self.source_cluster_id,
             initial=initial,
             parallelism=spark_session.parallelism_of(spark, self._slots),
             left_out_path=self.reporter.left_out.path,

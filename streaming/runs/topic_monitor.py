@@ -10,8 +10,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -83,6 +83,8 @@ class TopicMonitor:
         report: Callable[[Problem], None],
         deletions: FollowedDeletions | None = None,
         idle_settings: IdleSettings | None = None,
+        source_cluster_id: str = "",
+        target_cluster_id: str = "",
     ) -> None:
         """Start nothing yet.
 
@@ -92,6 +94,7 @@ class TopicMonitor:
         self._held, self._deletions, self._idle_settings = held, deletions, idle_settings
         self._positions = positions
         self._config = config
+        self._cluster_ids = source_cluster_id, target_cluster_id
         self._targets = targets
         self._mirrored = frozenset(mirrored)
         self._controls, self._idle_map = controls, idle_map
@@ -123,7 +126,7 @@ class TopicMonitor:
         self._apply_paused(controls)
         if self._config.topics.configs != "off":
             # A target that refuses what its source takes by now would end the query before the first look of the thread.
-            with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
+            with self._clusters() as (source, target):
                 self._set_topics(source, target, self._follower(source, target))
         self._thread.start()
         return self
@@ -135,7 +138,7 @@ class TopicMonitor:
     def _run(self) -> None:
         every_s, check_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
         controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if self._config.table_location.is_read_by_spark else CONTROLS_EVERY_S
-        with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
+        with self._clusters() as (source, target):
             follower = self._follower(source, target)
             while not self._stop.wait(controls_s):
                 self._read_controls()
@@ -148,6 +151,16 @@ class TopicMonitor:
                     check_at = time.monotonic() + every_s
                 # After the settings that `topics.configs: sync` has put back.
                 self._look_at_idle_settings(target, is_due=is_due)
+
+    @contextmanager
+    def _clusters(self) -> Iterator[tuple[Cluster, Cluster]]:
+        """Yield source and target with connections of their own."""
+        source_id, target_id = self._cluster_ids
+        with (
+            closing(Cluster(self._config.source.client, cluster_id=source_id)) as source,
+            closing(Cluster(self._config.target.client, cluster_id=target_id)) as target,
+        ):
+            yield source, target
 
     def _follower(self, source: Cluster, target: Cluster) -> _Follower | None:
         if self._config.topics.configs == "sync":

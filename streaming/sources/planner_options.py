@@ -27,6 +27,7 @@ _ARCHIVE = "archivesecret"
 MAP_ID = "map"
 """In the options and in stream offsets."""
 LOG_NAME = "logname"
+_CLUSTER_ID = "sourceclusterid"
 _PARALLELISM = "parallelism"
 _INITIAL = "initial"
 _PAUSED = "paused"
@@ -51,6 +52,8 @@ class PlannerOptions:
     config: MirrorConfig | ArchiveConfig
     map_id: str
     parallelism: int
+    source_cluster_id: str = ""
+    """Nothing is planned from another cluster."""
     initial: Offsets | None = None
     """Start of a new Spark checkpoint: the positions of the offset map. None: `read.start`."""
     paused_path: Path | None = None
@@ -68,6 +71,7 @@ class PlannerOptions:
 
         key = _ARCHIVE if isinstance(self.config, ArchiveConfig) else _CONFIG
         options = {key: self.config.to_json(), MAP_ID: self.map_id, _PARALLELISM: str(self.parallelism)}
+        options[_CLUSTER_ID] = self.source_cluster_id
         name = current_name()
         if name is not None:
             options[LOG_NAME] = name
@@ -97,6 +101,7 @@ class PlannerOptions:
             config=config,
             map_id=options[MAP_ID],
             parallelism=int(options[_PARALLELISM]),
+            source_cluster_id=options[_CLUSTER_ID],
             initial=initial_of(options),
             paused_path=paused,
             left_out_path=left_out,
@@ -129,8 +134,15 @@ class PlannerOptions:
 
     def make_planner(self, cluster: Cluster | None = None, **waits: Unpack[Waits]) -> MicroBatchPlanner:
         """Return a planner with `cluster`, or with connections of its own."""
-        client = self.config.source.client
-        return make_micro_batch_planner(self.planner_config(), client, self.parallelism, self.initial, cluster=cluster, **waits)
+        return make_micro_batch_planner(
+            self.planner_config(),
+            self.config.source.client,
+            self.parallelism,
+            self.initial,
+            cluster=cluster,
+            cluster_id=self.source_cluster_id,
+            **waits,
+        )
 
 
 def make_micro_batch_planner(
@@ -140,15 +152,16 @@ def make_micro_batch_planner(
     recorded: Offsets | None = None,
     *,
     cluster: Cluster | None = None,
+    cluster_id: str = "",
     **waits: Unpack[Waits],
 ) -> MicroBatchPlanner:
-    """Return a planner of the source cluster. It connects when it is first asked."""
+    """Return a planner of the source cluster, with `cluster` or one of this id. It connects when it is first asked."""
     # Imported here: Spark starts more processes that make a reader and never call it.
     from shallow_mirror.broker import Cluster
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
     from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 
-    source = SourceOffsets(config, cluster or Cluster(client))
+    source = SourceOffsets(config, cluster or Cluster(client, cluster_id=cluster_id))
     return MicroBatchPlanner(config, source, parallelism=parallelism, recorded=recorded, **waits)
 
 

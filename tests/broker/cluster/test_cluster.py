@@ -21,12 +21,13 @@ from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker import CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.broker import CoordinatorKind, ListedOffset, PathSpeeds, ProducerState
 from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import gone_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.txn import begin_describe_txn, describe_txn
+from shallow_mirror.broker.produce.txn import begin_describe_txn, describe_txn, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError, TopicAccessError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, OutcomeUnknownError, RetriableError, TopicAccessError
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -171,6 +172,78 @@ def test_another_broker_is_asked_when_one_is_gone(fake: StrictCluster, client: C
     fake.stop_node(1)
     assert offsets(client, clock) == [0, 0]
     assert client.metadata([], clock.deadline()).brokers.keys() == {2}
+
+
+# --- another cluster at the same addresses ---
+
+
+@pytest.fixture
+def other() -> Iterator[StrictCluster]:
+    """Yield a cluster that is reached by a bootstrap name once the brokers of the first one are gone."""
+    with StrictCluster(cluster_id="other-cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client_of_both(fake: StrictCluster, other: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
+    config = ClientConfig.from_properties({"bootstrap.servers": f"{fake.bootstrap},{other.bootstrap}"})
+    cluster = Cluster(config, clock=clock, sleep=clock.sleep, jitter=lambda: 1.0)
+    cluster.metadata(["t"], clock.deadline())
+    yield cluster
+    cluster.close()
+
+
+def test_another_cluster_is_not_listened_to(
+    fake: StrictCluster, other: StrictCluster, client_of_both: Cluster, clock: SleepingClock
+) -> None:
+    fake.stop_node(1)
+    fake.stop_node(2)
+    with pytest.raises(RetriableError, match=r"OTHER_CLUSTER|cannot connect"):
+        client_of_both.metadata(["t"], clock.deadline(500))
+    with pytest.raises(RetriableError, match=r"OTHER_CLUSTER: .* answers as cluster other-cluster, not fake-cluster"):
+        client_of_both.begin_metadata(["t"], clock.deadline(500)).receive(clock.deadline(500))
+    fake.start_node(1)
+    fake.start_node(2)
+    assert client_of_both.metadata(["t"], clock.deadline()).cluster_id == "fake-cluster"
+    assert offsets(client_of_both, clock) == [0, 0]
+
+
+def test_topics_are_not_gone_because_another_cluster_lacks_them(
+    fake: StrictCluster, client_of_both: Cluster, clock: SleepingClock
+) -> None:
+    topic_id = client_of_both.metadata(["t"], clock.deadline()).topics["t"].topic_id
+    fake.stop_node(1)
+    fake.stop_node(2)
+    with pytest.raises(RetriableError):
+        gone_topics(client_of_both, {"t": topic_id}, clock.deadline(2_000))
+
+
+def test_nothing_is_asked_of_the_coordinator_of_another_cluster(
+    fake: StrictCluster, other: StrictCluster, client_of_both: Cluster, clock: SleepingClock
+) -> None:
+    """It would begin and end transactions of the same transactional ids."""
+    txn = init_producer_id(client_of_both, "m-0", 60_000, clock.deadline())
+    fake.stop_node(1)
+    fake.stop_node(2)
+    with pytest.raises(OutcomeUnknownError):
+        end_txn(client_of_both, txn, True, clock.deadline(500))
+    with pytest.raises(RetriableError):
+        client_of_both.topic_configs(["t"], clock.deadline(500))
+    assert {request.api for request in other.received} <= {"ApiVersions", "Metadata"}
+
+
+def test_a_worker_follows_its_driver_to_another_cluster_and_asks_anew_without_one(
+    fake: StrictCluster, other: StrictCluster, client_of_both: Cluster, clock: SleepingClock
+) -> None:
+    """A worker outlives runs: an operator may have replaced the cluster."""
+    other.create_topic("u")
+    driver = client_of(other, clock)
+    known = driver.known(driver.metadata(["u"], clock.deadline()), (), PathSpeeds(), is_new=False)
+    driver.close()
+    client_of_both.connection(1, "control", clock.deadline())
+    client_of_both.learn(known)
+    u = TopicPartition("u", 0)
+    assert client_of_both.list_offsets({u: -1}, UNCOMMITTED, clock.deadline())[u].offset == 0
 
 
 @pytest.mark.slow

@@ -299,7 +299,7 @@ def test_settings_are_compared_with_the_topics_and_suspected_ones_each_time_the_
         table_location=SimpleNamespace(is_read_by_spark=False),
     )
     monkeypatch.setattr(topic_monitor, "CONTROLS_EVERY_S", 0.0)
-    monkeypatch.setattr(topic_monitor, "Cluster", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(topic_monitor, "Cluster", lambda _, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(monitor, "_targets", SimpleNamespace(names=dict))
     monkeypatch.setattr(monitor, "_cycles", SimpleNamespace(check_while_running=lambda _: None))
     monkeypatch.setattr(monitor, "_look_at_map", lambda: None)

@@ -10,10 +10,11 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.fakes.strict_broker import StrictCluster
 from tests.support.archives import archive_config
 
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.slots import arrow_batch_of
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
@@ -39,6 +40,19 @@ def test_the_planner_of_an_archive_knows_which_truncated_logs_wait(tmp_path: Pat
     assert held("continue") == {}
     assert held("stop") is None
     assert PlannerConfig.of_mirror(_config(tmp_path)).held_truncations is None
+
+
+def test_nothing_is_planned_from_another_cluster_than_that_of_the_run(tmp_path: Path) -> None:
+    """A bootstrap name may lead to another one when a query begins again: its topics would count as created again."""
+    with StrictCluster(cluster_id="other") as other:
+        other.create_topic("orders")
+        client = {"bootstrap.servers": other.bootstrap, "request.timeout.ms": 300}
+        config = archive_config(tmp_path, source={"alias": "east", "client": client})
+        written = PlannerOptions(config=config, map_id="m1", parallelism=2, source_cluster_id="east").to_spark()
+        read = PlannerOptions.of_spark(written)
+        assert read is not None
+        with pytest.raises(RetriableError, match="answers as cluster other, not east"):
+            read.make_planner().initial()
 
 
 class TablePlanner:

@@ -56,11 +56,14 @@ class Cluster:
         self,
         config: ClientConfig,
         *,
+        cluster_id: str = "",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`cluster_id`: other clusters are not listened to; empty: others than the first that answers."""
         self.config = config
+        self._cluster_id = cluster_id
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
@@ -71,7 +74,7 @@ class Cluster:
         self._pid = os.getpid()
         errors = ResponseErrors(self.where)
         self._pool = ConnectionPool(self.config, self._clock)
-        self._metadata = MetadataCache(self.config, self._pool, errors, self._clock)
+        self._metadata = MetadataCache(self.config, self._pool, errors, self._clock, self._cluster_id)
         self._retries = RetryLoop(
             self.config.request_timeout_ms, sleep=self._sleep, jitter=self._jitter, before_retry=self._metadata.forget
         )
@@ -150,7 +153,7 @@ class Cluster:
     def any_broker(self, deadline: Deadline) -> Connection:
         """Return a connection to a listed broker or a bootstrap server. Raises the last error when none can be reached."""
         self._check_process()
-        return self._pool.any_broker(deadline)
+        return self._metadata.any_broker(deadline)
 
     def controller(self, deadline: Deadline) -> Connection:
         """Return a connection to the node that takes administrative requests: `forget_metadata` looks for it again."""
@@ -182,6 +185,11 @@ class Cluster:
 
     def cluster_id(self, deadline: Deadline) -> str:
         return self.metadata([], deadline).cluster_id
+
+    @property
+    def has_met_another(self) -> bool:
+        """Return whether an address has led to another cluster, which was not listened to: it may have replaced this one."""
+        return self._metadata.has_met_another
 
     def forget_metadata(self) -> None:
         self._metadata.forget()
@@ -220,6 +228,8 @@ class Cluster:
     def learn(self, known: KnownCluster) -> None:
         """Take the driver's knowledge of a moment ago, or, if this process knows nothing yet, older knowledge."""
         self._check_process()
+        if self._metadata.cluster_id and known.metadata.cluster_id not in ("", self._metadata.cluster_id):
+            self.close()  # another cluster has the addresses now, and the driver has checked which one it is
         if not known.is_new and self._pool.has_brokers:
             return
         self._metadata.learn(known.metadata)

@@ -24,7 +24,7 @@ class ConfigQueries:
         self._errors = errors
 
     def topic_configs(self, names: Sequence[str], keys: Sequence[str] | None, deadline: Deadline) -> dict[str, dict[str, str]]:
-        return self._describe(self._pool.any_broker(deadline), _TOPIC_RESOURCE, names, keys, "topic", deadline)
+        return self._describe(self._metadata.any_broker(deadline), _TOPIC_RESOURCE, names, keys, "topic", deadline)
 
     def broker_configs(self, node_id: int, deadline: Deadline) -> dict[str, str]:
         connection, name = self._metadata.connection(node_id, CONTROL, deadline), str(node_id)

@@ -32,7 +32,7 @@ class ConnectionPool:
         self._connections: dict[tuple[object, str], Connection] = {}
         self._paths: dict[tuple[Address, str], PathLog] = {}
         self._brokers: dict[int, Address] = {}
-        self._unreachable_at: dict[Address, float] = {}
+        self._unreachable_at: dict[object, float] = {}
 
     def set_brokers(self, brokers: Mapping[int, Address]) -> None:
         """Take the brokers of a metadata response; connections stay open."""
@@ -72,6 +72,18 @@ class ConnectionPool:
                 self._unreachable_at.pop(address, None)
                 return connection
         raise last if last is not None else RetriableError("NETWORK_EXCEPTION", "no bootstrap broker is configured")
+
+    def is_listed(self, connection: Connection) -> bool:
+        """Return whether a connection is to a listed broker, not to a bootstrap server."""
+        return any(held is connection and key in self._brokers for (key, _), held in self._connections.items())
+
+    def reject(self, connection: Connection) -> None:
+        """Close a connection, whose address comes last from now on, like one that cannot be reached."""
+        for (key, _), held in self._connections.items():
+            if held is connection:
+                address = self._brokers[key] if isinstance(key, int) and key in self._brokers else key
+                self._unreachable_at[address] = self._clock()
+        connection.close()
 
     def open_at_once(self, wanted: Iterable[tuple[int, str]], deadline: Deadline) -> None:
         """Open the connections that are missing, by node id and purpose, side by side: together they take the time of one.

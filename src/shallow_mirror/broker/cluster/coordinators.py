@@ -28,7 +28,7 @@ class Coordinators:
     def connection(self, kind: CoordinatorKind, key: str, deadline: Deadline, purpose: str) -> Connection:
         """Return a connection to the coordinator. FindCoordinator also makes brokers create its internal topic."""
         if (kind, key) not in self._node_ids:
-            response = call(self._pool.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
+            response = call(self._metadata.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
             self._errors.raise_for(response.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
             self._pool.add_broker(response.node_id, (response.host, response.port))
             self._node_ids[kind, key] = response.node_id
@@ -43,7 +43,7 @@ class Coordinators:
         missing = [key for key in dict.fromkeys(keys) if (kind, key) not in self._node_ids]
         if not missing:
             return
-        connection = self._pool.any_broker(deadline)
+        connection = self._metadata.any_broker(deadline)
         for first in range(0, len(missing), FOUND_TOGETHER):
             together = missing[first : first + FOUND_TOGETHER]
             for key in together:

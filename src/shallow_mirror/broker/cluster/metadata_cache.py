@@ -37,7 +37,14 @@ class _Listing:
 class MetadataCache:
     """Metadata of topics, for leaders no older than `metadata.max.age.ms`. Nothing is repeated here."""
 
-    def __init__(self, config: ClientConfig, pool: ConnectionPool, errors: ResponseErrors, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        pool: ConnectionPool,
+        errors: ResponseErrors,
+        clock: Callable[[], float],
+        cluster_id: str = "",
+    ) -> None:
         self._config = config
         self._pool = pool
         self._errors = errors
@@ -45,6 +52,11 @@ class MetadataCache:
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
         self._controller_id = -1
+        self.cluster_id = cluster_id
+        """Of the first response if it is not given; empty before it, and of brokers that do not name it. No other cluster is
+        listened to."""
+        self.has_met_another = False
+        """Whether an address has led to another cluster."""
         self._all_topics = _Listing(None)
         self._named_topics = _Listing(())
         self.version = 0
@@ -61,6 +73,17 @@ class MetadataCache:
         if not self._pool.has_broker(node_id):
             self.refresh(None, deadline)
         return self._pool.connection(node_id, purpose, deadline)
+
+    def any_broker(self, deadline: Deadline) -> Connection:
+        """Return a connection to a listed broker, or to a bootstrap server that is of the same cluster still.
+
+        Raises the last error when none can be reached.
+        """
+        connection = self._pool.any_broker(deadline)
+        if self.cluster_id and not self._pool.is_listed(connection):
+            self.refresh([], deadline)
+            connection = self._pool.any_broker(deadline)
+        return connection
 
     def controller(self, deadline: Deadline) -> Connection:
         """Return a connection to the controller. Raises RetriableError, also while the cluster has none."""
@@ -122,13 +145,10 @@ class MetadataCache:
         deadline = deadline.sooner(self._config.request_timeout_ms)
         listing = self._listing_of(topics)
         last_answer = None if listing is None else listing.last.answer
-        response = call(
-            self._pool.any_broker(deadline),
-            "Metadata",
-            deadline,
-            last=None if listing is None else listing.last,
-            **_fields(topics),
-        )
+        connection = self._pool.any_broker(deadline)
+        last = None if listing is None else listing.last
+        response = call(connection, "Metadata", deadline, last=last, **_fields(topics))
+        self._require_same_cluster(response, connection)
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._pool.set_brokers(brokers)
         if listing is None or last_answer is None or response is not last_answer:
@@ -143,7 +163,9 @@ class MetadataCache:
 
     def ask(self, node_id: int, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
         """Return the metadata of topics that one broker has. It is not kept. Raises RetriableError."""
-        response = call(self.connection(node_id, CONTROL, deadline), "Metadata", deadline, **_fields(topics))
+        connection = self.connection(node_id, CONTROL, deadline)
+        response = call(connection, "Metadata", deadline, **_fields(topics))
+        self._require_same_cluster(response, connection)
         return _parsed(response)
 
     def begin(
@@ -160,6 +182,7 @@ class MetadataCache:
 
         def receive_metadata(connection: Connection, receiving: Deadline) -> ClusterMetadata:
             response = receive(connection, "Metadata", receiving.sooner(self._config.request_timeout_ms))
+            self._require_same_cluster(response, connection)
             return _parsed(response)
 
         return BegunCall(
@@ -170,9 +193,26 @@ class MetadataCache:
 
     def learn(self, metadata: ClusterMetadata) -> None:
         """Take metadata that another process of the mirror received a moment ago."""
+        self.cluster_id = self.cluster_id or metadata.cluster_id
         self._pool.set_brokers(metadata.brokers)
         self.version += 1
         self._keep(metadata)
+
+    def _require_same_cluster(self, response: Any, connection: Connection) -> None:
+        """Raise RetriableError, and close the connection, if a broker is of another cluster than those before.
+
+        A name or an address may lead to another one now, which may have topics of the same names: what it lacks is not gone.
+        """
+        cluster_id = response.cluster_id or ""
+        if self.cluster_id and cluster_id and cluster_id != self.cluster_id:
+            self.has_met_another = True
+            self._pool.reject(connection)
+            raise RetriableError(
+                "OTHER_CLUSTER",
+                f"{connection.transport.peer} answers as cluster {cluster_id}, not {self.cluster_id}: check bootstrap.servers, "
+                "and where its names lead to now",
+            )
+        self.cluster_id = self.cluster_id or cluster_id
 
     def _keep(self, metadata: ClusterMetadata) -> None:
         self._topics.update({name: topic for name, topic in metadata.topics.items() if topic.error_code == 0})

@@ -26,10 +26,15 @@ _frozen_pid: int | None = None
 def cluster_of_worker(config: ClientConfig) -> Cluster:
     """Return the `Cluster` of this process and client: Spark reuses its workers, and connections outlive micro-batches.
 
+    Not one that has met another cluster at its addresses: a worker outlives runs, and they may be of that one from now on.
     Beyond MOST_CLUSTERS the one that was not used for longest is closed. A worker has one task at a time, which uses two at most.
     """
     key = (os.getpid(), config)
-    cluster = _clusters.pop(key, None) or Cluster(config)
+    cluster = _clusters.pop(key, None)
+    if cluster is not None and cluster.has_met_another:
+        cluster.close()
+        cluster = None
+    cluster = cluster or Cluster(config)
     _clusters[key] = cluster  # behind all others: the first one was not used for longest
     if len(_clusters) > MOST_CLUSTERS:
         _clusters.pop(next(iter(_clusters))).close()
