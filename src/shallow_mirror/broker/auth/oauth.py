@@ -38,6 +38,12 @@ class TokenSource(Protocol):
     def token(self, deadline: Deadline) -> Token:
         """Return a token that is valid now. Raises ConfigError, RetriableError."""
 
+    def kept(self) -> Token | None:
+        """Return the token of an earlier request that is used without another one; None if there is none."""
+
+    def drop(self, token: Token) -> None:
+        """Do not use a kept token any longer; no effect if there is another one by now."""
+
 
 class RenewedToken:
     """A token source that fetches in the background while the last token is valid."""
@@ -57,6 +63,12 @@ class RenewedToken:
     def token(self, deadline: Deadline) -> Token:
         return self._token.get(deadline)
 
+    def kept(self) -> Token | None:
+        return self._token.kept()
+
+    def drop(self, token: Token) -> None:
+        self._token.drop(token)
+
     def _lease(self) -> Lease[Token]:
         now = self._now_s()
         token = self._fetch()
@@ -69,6 +81,12 @@ class UncachedToken:
 
     def __init__(self, fetch: Callable[[Deadline], Token]) -> None:
         self.token = fetch
+
+    def kept(self) -> None:
+        return None
+
+    def drop(self, token: Token) -> None:
+        """Do nothing: no token is kept."""
 
 
 def token_source(config: ClientConfig) -> TokenSource:

@@ -82,6 +82,17 @@ class RenewedCredential(Generic[T]):
         """Return whether there is a credential that has not ended."""
         return self._lease is not None and self._clock() < self._lease.ends_at
 
+    def kept(self) -> T | None:
+        """Return the credential that the next caller gets without a call of `fetch`; None if there is none."""
+        lease = self._lease
+        return lease.value if lease is not None and self.is_valid() else None
+
+    def drop(self, value: T) -> None:
+        """Do not use a credential any longer; no effect if there is another one by now."""
+        with self._lock:
+            if self._lease is not None and self._lease.value is value:
+                self._lease = None
+
     def _current(self, attempt: Deadline) -> Lease[T]:
         lease, call = self._look()
         if call is not None:

@@ -42,7 +42,9 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
         )
     if response.error_code:
         raise RetriableError(error_name(response.error_code), f"opening SASL with {peer}")
-    exchange = _conversation(config, tokens, peer, deadline)
+    kept = None if tokens is None else tokens.kept()
+    token = None if tokens is None else _token_of(tokens, deadline)
+    exchange = _conversation(config, token, peer, deadline)
     message = next(exchange)
     while True:
         try:
@@ -54,6 +56,11 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
             hint = "during GSSAPI: if the broker runs, its keytab lacks the principal of this listener, or its clock differs"
             raise RetriableError(error.error_name, f"{error.detail} {hint}") from error.__cause__
         if response.error_code == SASL_AUTHENTICATION_FAILED:
+            if tokens is not None and token is not None and token is kept:
+                tokens.drop(token)
+                # It may have been revoked, or the keys of its issuer replaced. A new one that is refused is an error.
+                reason = f"broker {peer} refused {_who(config)}, which was requested before; a new one is requested"
+                raise RetriableError(error_name(response.error_code), f"{reason}: {response.error_message or 'no reason given'}")
             raise AuthenticationError(
                 f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(config)}"
             )
@@ -67,17 +74,20 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
             raise AuthenticationError(f"broker {peer}, {mechanism}: {error}") from None
 
 
-def _conversation(config: ClientConfig, tokens: TokenSource | None, peer: str, deadline: Deadline) -> _Conversation:
+def _token_of(tokens: TokenSource, deadline: Deadline) -> Token:
+    try:
+        return tokens.token(deadline)
+    except ConfigError as error:
+        # Of this kind, the caller names the cluster: several clusters may have the same source of tokens.
+        raise AuthenticationError(error.problems) from error
+
+
+def _conversation(config: ClientConfig, token: Token | None, peer: str, deadline: Deadline) -> _Conversation:
     mechanism = config.sasl_mechanism
     if mechanism == "GSSAPI":
         return kerberos.conversation(config, peer, deadline)
-    if mechanism == "OAUTHBEARER":
-        assert tokens is not None
-        try:
-            return _bearing(tokens.token(deadline))
-        except ConfigError as error:
-            # Of this kind, the caller names the cluster: several clusters may have the same source of tokens.
-            raise AuthenticationError(error.problems) from error
+    if token is not None:
+        return _bearing(token)
     username, password = config.value("sasl.username"), config.value("sasl.password")
     return _plain(username, password) if mechanism == "PLAIN" else _scram(mechanism, username, password)
 
