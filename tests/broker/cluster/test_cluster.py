@@ -174,6 +174,60 @@ def test_another_broker_is_asked_when_one_is_gone(fake: StrictCluster, client: C
     assert client.metadata([], clock.deadline()).brokers.keys() == {2}
 
 
+# --- a broker that no longer hears of changes ---
+
+
+def test_a_leader_is_asked_for_at_another_broker_where_the_answer_of_the_first_one_is_old() -> None:
+    """A broker that has lost its controllers serves the metadata of before."""
+    with StrictCluster(nodes=3) as fake:
+        fake.create_topic("t", 2)
+        clock = SleepingClock()
+        client = client_of(fake, clock)
+        old = client.metadata(["t"], clock.deadline())
+        is_old = False
+
+        def be_old() -> None:
+            nonlocal is_old
+            is_old = True
+
+        def answer_as_before(response: Any) -> None:
+            nonlocal is_old
+            for topic in response.topics if is_old else ():
+                for partition in topic.partitions:
+                    partition.leader_id = old.topics["t"].partitions[partition.partition_index].leader
+            is_old = False
+
+        fake.alter_responses("Metadata", answer_as_before)
+        fake.change("Metadata", *[after(be_old)] * 1_000, node_id=1)
+        fake.move_leader(("t", 0), 3)
+        assert offsets(client, clock) == [0, 0]
+        client.close()
+
+
+def test_a_coordinator_is_asked_for_at_another_broker_where_the_first_one_names_a_former_one() -> None:
+    with StrictCluster(nodes=3) as fake:
+        clock = SleepingClock()
+        client = client_of(fake, clock)
+        client.metadata([], clock.deadline())
+        is_old = False
+
+        def be_old() -> None:
+            nonlocal is_old
+            is_old = True
+
+        def name_the_former_one(response: Any) -> None:
+            nonlocal is_old
+            if is_old:
+                response.node_id, (response.host, response.port) = 1, fake.nodes[1]
+            is_old = False
+
+        fake.alter_responses("FindCoordinator", name_the_former_one)
+        fake.change("FindCoordinator", *[after(be_old)] * 1_000, node_id=1)
+        fake.move_coordinator(CoordinatorKind.TXN.value, 3)
+        assert init_producer_id(client, "m-0", 60_000, clock.deadline()).producer_epoch == 0
+        client.close()
+
+
 # --- another cluster at the same addresses ---
 
 

@@ -54,11 +54,15 @@ class ConnectionPool:
             raise RetriableError("BROKER_NOT_AVAILABLE", f"the cluster lists no broker {node_id}")
         return self._connect(node_id, self._brokers[node_id], purpose, deadline)
 
-    def any_broker(self, deadline: Deadline, purpose: str = CONTROL) -> Connection:
-        """Return a connection to a listed broker or a bootstrap server. Raises the last error when none can be reached."""
+    def any_broker(self, deadline: Deadline, purpose: str = CONTROL, *, doubted: str = "") -> Connection:
+        """Return a connection to a listed broker or a bootstrap server. Raises the last error when none can be reached.
+
+        `doubted`: host and port of a broker that is not chosen if another one can be reached.
+        """
         # Those that could not be reached lately come last: one that accepts connections and is silent would take all the time
         # there is, and would be the only one that is ever tried.
-        candidates = [*self._brokers.items(), *((address, address) for address in self._config.bootstrap)]
+        listed = sorted(self._brokers.items(), key=lambda broker: f"{broker[1][0]}:{broker[1][1]}" == doubted)
+        candidates = [*listed, *((address, address) for address in self._config.bootstrap)]
         last: RetriableError | None = None
         for key, address in sorted(candidates, key=lambda candidate: self._unreachable_at.get(candidate[1], 0.0)):
             if last is not None and deadline.is_over():

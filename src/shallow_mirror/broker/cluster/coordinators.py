@@ -61,4 +61,5 @@ class Coordinators:
         return self._node_ids.get((kind, key))
 
     def forget(self, kind: CoordinatorKind, key: str) -> None:
+        self._metadata.doubt()
         self._node_ids.pop((kind, key), None)

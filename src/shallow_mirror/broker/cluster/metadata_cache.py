@@ -57,12 +57,19 @@ class MetadataCache:
         listened to."""
         self.has_met_another = False
         """Whether an address has led to another cluster."""
+        self._asked_last = self._doubted = ""
+        """Host and port: of the broker that was asked last, and of one that may know less than another."""
         self._all_topics = _Listing(None)
         self._named_topics = _Listing(())
         self.version = 0
         """Rises whenever leaders may have changed: what was derived of them with another version is stale."""
 
+    def doubt(self) -> None:
+        """Ask another broker next time, if there is one: the last one may not hear of changes any more."""
+        self._doubted = self._asked_last
+
     def forget(self) -> None:
+        self.doubt()
         self.version += 1
         self._topics.clear()
         self._topics_at = 0.0
@@ -79,10 +86,11 @@ class MetadataCache:
 
         Raises the last error when none can be reached.
         """
-        connection = self._pool.any_broker(deadline)
+        connection = self._pool.any_broker(deadline, doubted=self._doubted)
         if self.cluster_id and not self._pool.is_listed(connection):
             self.refresh([], deadline)
-            connection = self._pool.any_broker(deadline)
+            connection = self._pool.any_broker(deadline, doubted=self._doubted)
+        self._asked_last = connection.transport.peer
         return connection
 
     def controller(self, deadline: Deadline) -> Connection:
@@ -145,7 +153,8 @@ class MetadataCache:
         deadline = deadline.sooner(self._config.request_timeout_ms)
         listing = self._listing_of(topics)
         last_answer = None if listing is None else listing.last.answer
-        connection = self._pool.any_broker(deadline)
+        connection = self._pool.any_broker(deadline, doubted=self._doubted)
+        self._asked_last = connection.transport.peer
         last = None if listing is None else listing.last
         response = call(connection, "Metadata", deadline, last=last, **_fields(topics))
         self._require_same_cluster(response, connection)
