@@ -300,6 +300,22 @@ def test_an_object_is_not_overwritten(folder: ObjectStore) -> None:
     assert list(folder.list_unfinished()) == []
 
 
+def test_a_link_whose_response_was_lost_is_of_this_writer(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS repeats the request, and the server then finds the file there."""
+    link = os.link
+
+    def linked_and_repeated(*paths: Path) -> None:
+        link(*paths)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", linked_and_repeated)
+    with folder.writer("a/b") as writer:
+        writer.write(b"mine")
+        assert writer.close() == 4
+    assert folder.read("a/b", 0, 4) == b"mine"
+    assert not list(folder.list_unfinished())
+
+
 def test_of_concurrent_writers_of_one_name_one_wins(folder: ObjectStore) -> None:
     barrier = threading.Barrier(8)
     winners: list[int] = []

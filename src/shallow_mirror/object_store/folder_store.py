@@ -290,7 +290,9 @@ class _FileWriter(ObjectWriter):
         try:
             os.link(self._unfinished, self._path)
         except FileExistsError:
-            raise ObjectExistsError(str(self._folder), self._name) from None
+            # NFS repeats a request whose response was lost: then the file of this name is the one that was linked.
+            if not self._unfinished.samefile(self._path):
+                raise ObjectExistsError(str(self._folder), self._name) from None
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
