@@ -269,6 +269,25 @@ def test_a_key_that_stands_there_twice_is_refused_with_its_line(tmp_path: Path, 
         MirrorConfig.load(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mirror: {{ name }}\n", "found unhashable key in line 1, column 10"),
+        ("? [hunter2]\n: a\n", "found unhashable key in line 1, column 3"),
+        ("read:\n  start: 2026-02-30T00:00:00Z\n", "day .* in line 2, column 10"),
+        ("read:\n  slots: !!int hunter2\n", "this value cannot be read in line 2, column 10"),
+        ("read:\n  start: !!timestamp hunter2\n", "this value cannot be read in line 2, column 10"),
+    ],
+)
+def test_a_value_that_yaml_cannot_read_is_refused_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
+    """A template that was not filled in, and a day that there is not."""
+    path = tmp_path / "mirror.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"is not YAML: {problem}$") as caught:
+        MirrorConfig.load(path)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_usual_spellings_of_settings_are_understood_or_explained() -> None:
     assert [_loaded(topics={"include": ["a"], "configs": off}).topics.configs for off in (False, "off")] == ["off", "off"]
     assert _problems(trigger=5) == ("trigger: '5' is not a duration such as '2 seconds', '500 ms' or '1 minute'",)

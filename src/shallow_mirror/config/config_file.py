@@ -17,6 +17,8 @@ from shallow_mirror.errors import ConfigError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
+_DATE = "tag:yaml.org,2002:timestamp"
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -69,12 +71,26 @@ def spark_log_of(name: str, tables: str, checkpoint: str) -> Path:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A loader that rejects a repeated key; YAML's own keeps the last of several equal keys silently."""
+    """A loader that rejects a repeated key; YAML's own keeps the last of several equal keys silently.
+
+    It also says where a value is that cannot be read, such as the 30th of February.
+    """
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, AttributeError) as error:
+            # The error of a date names no value, which may be a secret.
+            problem = str(error) if node.tag == _DATE and isinstance(error, ValueError) else "this value cannot be read"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+            # Others, such as those of a template ({{ name }}), are rejected by YAML's own loader.
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, "the same key for the second time", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
