@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,9 @@ from tests.operators.surroundings import opened_world
 from tests.support import mirror_runs
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.deadline import Deadline
@@ -33,9 +36,12 @@ from shallow_mirror.migration.failover import (
     view,
 )
 from shallow_mirror.migration.failover.conductor import FailoverConductor
+from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.session import owned_log
 from shallow_mirror.operations.redo import RedoRequest, redo
+from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
@@ -105,6 +111,93 @@ def failed_over(world: FakeWorld, folder: Path, monkeypatch: pytest.MonkeyPatch)
     files = FailoverFiles(FailoverConfig.from_document(failover, folder=folder))
     assert fail_over(files, Said(), Options(), despite_source=True).phase == "failed over"
     return WentApart(world, files)
+
+
+def meanwhile(act: Callable[[], object]) -> None:
+    """Let another command act between the checks of the next one and its take-over."""
+
+    def taken_over_late(*arguments: Any) -> Any:
+        late.undo()
+        act()
+        return owned_log(*arguments)
+
+    late = pytest.MonkeyPatch()
+    late.setattr("shallow_mirror.migration.failover.session.owned_log", taken_over_late)
+
+
+def test_a_way_back_that_begins_while_an_abort_is_checked_is_not_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror would start again, and the topics of its source are deleted."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        meanwhile(apart.back)
+        with pytest.raises(ConfigError, match="the way back has begun, and cannot be aborted"):
+            abort_failover(apart.files, apart.reports, Options())
+        assert read_failover(apart.files).phase == "failing back"
+        assert world.controls().read().failed_over
+
+
+def test_an_abort_that_is_done_while_a_way_back_is_checked_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        meanwhile(lambda: abort_failover(apart.files, apart.reports, Options()))
+        with pytest.raises(ConfigError, match="nothing was failed over yet"):
+            fail_back(apart.files, apart.reports, Options(waits=False))
+        assert read_failover(apart.files).phase == "at the source"
+        assert world.source.topic_ids().keys() == {"a"}
+        assert world.run(Life()) is None
+
+
+def test_a_way_back_begins_behind_no_abort_that_was_killed_while_it_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mirror may run again, and fill the topics that would be deleted."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    def abort() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(NewestControl, "note", killed)
+            with pytest.raises(KilledError):
+                abort_failover(scene.files, scene.reports, Options())
+
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        scene = failed_over(world, tmp_path / "world", monkeypatch)
+        meanwhile(abort)
+        with pytest.raises(ConfigError, match="an abort has begun: finish it with"):
+            fail_back(scene.files, scene.reports, Options(waits=False))
+        assert world.source.topic_ids().keys() == {"a"}
+        assert abort_failover(scene.files, scene.reports, Options()).phase == "at the source"
+
+
+def test_an_abort_fences_no_conductor_that_has_begun_while_it_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One on another host, of which it is not known whether it is alive."""
+
+    def begin_elsewhere() -> None:
+        log = MigrationLog.open(TableStorage(scene.files.config.table_location), "f")
+        log.take_over(RunIdentity(run_id="run", host="another host", pid=1, started_at_ms=0), "fingerprint", lambda: 0)
+
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        scene = failed_over(world, tmp_path / "world", monkeypatch)
+        with monkeypatch.context() as patch:
+            problems = FailoverEffects.abort_problems
+
+            def checked(*arguments: Any, **options: Any) -> list[str]:
+                begin_elsewhere()
+                return problems(*arguments, **options)
+
+            patch.setattr(FailoverEffects, "abort_problems", checked)
+            with pytest.raises(ConfigError, match=r"conductor 2 on another host .* has not ended"):
+                abort_failover(scene.files, scene.reports, Options())
+        conductor = read_failover(scene.files).conductor
+        assert conductor is not None
+        assert (conductor.host, conductor.epoch) == ("another host", 2)
 
 
 def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,11 +66,32 @@ def _of_this_mirror(files: FailoverFiles) -> FailoverState:
     return state
 
 
-def _unaborted(files: FailoverFiles) -> FailoverState:
-    state = _of_this_mirror(files)
+def _require_open(files: FailoverFiles, state: FailoverState, way: Way) -> None:
+    """Raise ConfigError if the state forbids a way."""
+    path = files.config.path
     if state.is_aborting:
-        raise ConfigError(f"an abort has begun: finish it with `shallow-mirror failover abort {files.config.path}`")
-    return state
+        raise ConfigError(f"an abort has begun: finish it with `shallow-mirror failover abort {path}`")
+    if way is Way.OUT and (problem := _returned(files, state)) is not None:
+        raise ConfigError(problem)
+    if way is Way.BACK and not state.is_back and state.next_step(Way.OUT) is not None:
+        raise ConfigError(
+            f"nothing was failed over yet: `shallow-mirror failover run {path}`"
+            if not state.begun_at
+            else f"the fail-over is not done: finish it with `shallow-mirror failover run {path}`"
+        )
+
+
+def _require_abortable(files: FailoverFiles, state: FailoverState) -> None:
+    """Raise ConfigError if there is no fail-over that could be taken back."""
+    path = files.config.path
+    if Way.BACK in state.begun_at:
+        raise ConfigError(
+            "the topics are back already: there is nothing to abort"
+            if state.is_back
+            else f"the way back has begun, and cannot be aborted: finish it with `shallow-mirror failover back {path}`"
+        )
+    if not state.begun_at:
+        raise ConfigError("no fail-over was begun: there is nothing to abort")
 
 
 def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despite_source: bool = False) -> FailoverState:
@@ -78,9 +99,8 @@ def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despi
 
     Raises ConfigError with everything that is in the way before anything is done, FencedError, RecoverNeededError.
     """
-    state = _unaborted(files)
-    if (problem := _returned(files, state)) is not None:
-        raise ConfigError(problem)
+    state = _of_this_mirror(files)
+    _require_open(files, state, Way.OUT)
     if state.next_step(Way.OUT) is None:
         return state
     effects = FailoverEffects(files, reports, options, despite_source=despite_source)
@@ -90,15 +110,10 @@ def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despi
 
 def fail_back(files: FailoverFiles, reports: Reports, options: Options) -> FailoverState:
     """Bring the topics back to the source, or continue that. Safe to call again after any error. Raises as `run_migration`."""
-    state = _unaborted(files)
+    state = _of_this_mirror(files)
+    _require_open(files, state, Way.BACK)
     if state.next_step(Way.BACK) is None:
         return state
-    if state.next_step(Way.OUT) is not None:
-        raise ConfigError(
-            f"nothing was failed over yet: `shallow-mirror failover run {files.config.path}`"
-            if not state.begun_at
-            else f"the fail-over is not done: finish it with `shallow-mirror failover run {files.config.path}`"
-        )
     effects = FailoverEffects(files, reports, options)
     with closing(effects):
         return _perform(files, effects, reports, options, state, Way.BACK)
@@ -111,23 +126,16 @@ def abort_failover(files: FailoverFiles, reports: Reports, options: Options, *, 
     a way back that has begun. The target is looked at again right before the mirror may start.
     Raises RetriableError, FencedError; HookFailedError if the `undo` of a hook fails.
     """
-    config = files.config
-    options.require_hooks(config.hooks)
+    options.require_hooks(files.config.hooks)
     state = _of_this_mirror(files)
-    if Way.BACK in state.begun_at:
-        raise ConfigError(
-            "the topics are back already: there is nothing to abort"
-            if state.is_back
-            else f"the way back has begun, and cannot be aborted: finish it with `shallow-mirror failover back {config.path}`"
-        )
-    if not state.begun_at:
-        raise ConfigError("no fail-over was begun: there is nothing to abort")
+    _require_abortable(files, state)
     require_sole(state.conductor, options)
     with closing(FailoverEffects(files, reports, options)) as effects:
         problems = [] if state.is_aborting else effects.abort_problems(state, despite_groups=despite_groups)
         if problems:
             raise ConfigError(problems)
-        with _conducted(files, effects, reports, options, Way.OUT) as conductor:
+        with _conducted(files, effects, reports, options, state, Way.OUT) as conductor:
+            _require_abortable(files, conductor.state())
             conductor.abort(despite_groups=despite_groups)
     return read_failover(files)
 
@@ -142,17 +150,23 @@ def _perform(
         problems = effects.problems() if way is Way.OUT else effects.way_back.back_problems(state)
         if problems:
             raise ConfigError(problems)
-    with _conducted(files, effects, reports, options, way) as conductor:
+    with _conducted(files, effects, reports, options, state, way) as conductor:
+        _require_open(files, conductor.state(), way)
         conductor.run()
     return read_failover(files)
 
 
 @contextmanager
 def _conducted(
-    files: FailoverFiles, effects: FailoverEffects, reports: Reports, options: Options, way: Way
+    files: FailoverFiles, effects: FailoverEffects, reports: Reports, options: Options, state: FailoverState, way: Way
 ) -> Iterator[FailoverConductor]:
-    """Take over the table of the fail-over."""
+    """Take over the table of the fail-over. What `state` permitted may be forbidden by now: the checks since take minutes.
+
+    Raises ConfigError if another conductor has begun since, and may be alive.
+    """
     config = files.config
+    if (now := read_failover(files).conductor) != state.conductor:
+        require_sole(now, options)
     newest = NewestRow(files.mirror, config.failover)
     with owned_log(config.table_location, newest, files.fingerprint, options.clock) as owner:
         yield FailoverConductor(
