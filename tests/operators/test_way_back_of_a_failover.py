@@ -422,6 +422,29 @@ def test_what_was_written_behind_the_cut_of_a_log_is_kept_although_it_has_offset
         assert "a" not in world.source.topic_ids()
 
 
+@pytest.mark.parametrize("has_moved_on", [False, True], ids=["one election", "further elections"])
+def test_what_was_written_behind_an_earlier_cut_is_kept_although_the_mirror_has_continued_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_moved_on: bool
+) -> None:
+    """With `read.on_data_loss: continue` it continues at its position: what the source has below that since, it never copies."""
+    with opened_world(tmp_path / "world") as world:
+        world.settings.on_data_loss = "continue"
+        mirrored_topics(world, "a")
+        log = world.source.state.logs["a", 0]
+        log.truncate(5)
+        only = [f"only-{number}" for number in range(5)]
+        assert world.source.produce("a", 0, only) == 5
+        for _ in range(3 if has_moved_on else 1):
+            world.source.produce("a", 0, [f"mirrored-{number}" for number in range(5)])
+            assert world.run(Life()) is None
+            log.move(log.leader)
+        assert [value for value in world.target.read("a", 0).values() if value.startswith("only")] == []
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        apart.back()
+        assert apart.kept() == only
+        assert "a" not in world.source.topic_ids()
+
+
 def test_an_elected_leader_that_has_everything_changes_nothing_of_what_is_kept(apart: WentApart) -> None:
     log = apart.world.source.state.logs["a", 0]
     log.move(log.leader)

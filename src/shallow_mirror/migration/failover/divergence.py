@@ -14,7 +14,6 @@ from typing import Any
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import absent_topics, missing_topics, reach
-from shallow_mirror.broker.fetch import topic_storage
 from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics, TopicIncarnation
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -22,6 +21,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverFiles
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.migration.failover.uncut_logs import uncut
 from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import named, open_partitions
@@ -67,16 +67,17 @@ class Divergence:
 
         `kept`: what was found before; it is left out. `positions`: of the mirror, with the leader epochs that it has read.
         """
-        known: dict[TopicPartition, list[Copied]] = {}
+        mirror, known = self._files.mirror, dict[TopicPartition, list[Copied]]()
         for write in kept:
             if write.topic_id not in ("", ids.get(write.topic_partition.topic)):  # "": as release 0.2.0 noted it
                 continue
             known.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
         same = {partition: offsets for partition, offsets in mirrored.items() if ids.get(partition.topic) == partition.topic_id}
         with self._source() as source:
+            offset_map = OffsetMap.open(TableStorage(mirror.table_location), mirror=mirror.mirror)
             # In front of the log ends: what a leader that is elected in between has cut is looked for again before the deletion.
-            for partition, offsets in _uncut(source, same, positions).items():
-                known.setdefault(partition.topic_partition, []).append(Copied(offsets.start, offsets.end, None))
+            for partition, ranges in uncut(source, same, positions, offset_map).items():
+                known.setdefault(partition.topic_partition, []).extend(Copied(each.start, each.end, None) for each in ranges)
             ends = list_log_ends(source, sorted(ids), request_deadline())
             timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
             starts = source.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, request_deadline()) if ends else {}
@@ -85,7 +86,7 @@ class Divergence:
             for name, log in sorted(ends.items())
             for gap in gaps_of(OffsetRange(starts[name].offset, max(starts[name].offset, log.stable)), known.get(name, ()))
         ]
-        found = read_records(self._files.mirror.source.client, gaps) if gaps else ()
+        found = read_records(mirror.source.client, gaps) if gaps else ()
         return [replace(write, topic_id=ids[write.topic_partition.topic]) for write in found]
 
     def keep(self, write: LateWrite) -> dict[str, Any]:
@@ -179,44 +180,3 @@ def _listed(cluster: Cluster, wanted: Collection[str], name: str) -> dict[str, s
     if doubtful := sorted({*unlisted} - absent_topics(cluster, unlisted, request_deadline())):
         raise RetriableError("UNKNOWN_TOPIC_OR_PARTITION", f"not every broker of {name} lists {named(doubtful)} yet")
     return listed
-
-
-def _uncut(
-    source: Cluster, mirrored: Mapping[SourcePartition, OffsetRange], positions: Mapping[SourcePartition, Position]
-) -> dict[SourcePartition, OffsetRange]:
-    """Return what the log of each partition still has of what was mirrored of it. Raises RetriableError.
-
-    An unclean leader election cuts the end of a log, and what is written then takes the offsets of what was mirrored (KIP-320).
-    """
-    read = {
-        partition: position.epoch_end
-        for partition in mirrored
-        if (position := positions.get(partition)) is not None and position.epoch_end is not None
-    }
-    topics = sorted({partition.topic for partition in read})
-    present = source.metadata(topics, request_deadline()).topics if topics else {}
-    asked = {
-        partition.topic_partition: epoch_end.leader_epoch
-        for partition, epoch_end in read.items()
-        if partition.partition in present[partition.topic].partitions
-    }
-    answers = source.epoch_ends(asked, request_deadline()) if asked else {}
-    uncut = dict(mirrored)
-    for partition, epoch_end in read.items():
-        if (answer := answers.get(partition.topic_partition)) is None:
-            continue
-        offsets = mirrored[partition]
-        if answer.leader_epoch == epoch_end.leader_epoch:
-            # Behind the position the map knows no leader epoch: what a later one has written counts as another record.
-            is_cut = answer.end < epoch_end.end
-            end = min(offsets.end, answer.end if is_cut else max(positions[partition].offset, answer.end))
-        elif answer.leader_epoch >= 0 and epoch_end.end <= answer.end and _is_compacted(source, partition.topic):
-            end = offsets.end  # compaction has removed every batch of the epoch
-        else:
-            end = offsets.start  # where the logs part is not known
-        uncut[partition] = OffsetRange(offsets.start, max(offsets.start, end))
-    return uncut
-
-
-def _is_compacted(source: Cluster, topic: str) -> bool:
-    return topic_storage(source, topic, request_deadline()).is_compacted
