@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, OlderTablesError
 from shallow_mirror.migration import Options, WaitsForOutsideError
 from shallow_mirror.migration.failover import (
     FailoverState,
@@ -40,6 +40,7 @@ from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.session import owned_log
+from shallow_mirror.operations.recover import accept_repeats
 from shallow_mirror.operations.redo import RedoRequest, redo
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.types import TopicPartition
@@ -198,6 +199,26 @@ def test_an_abort_fences_no_conductor_that_has_begun_while_it_was_checked(
         conductor = read_failover(scene.files).conductor
         assert conductor is not None
         assert (conductor.host, conductor.epoch) == ("another host", 2)
+
+
+def test_topics_of_a_mirror_that_continued_with_older_tables_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source is in use, and what it has copied since would count as records that only the source has."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        older = world.copied_tables(with_checkpoint=True)
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        world.put_back(older)
+        with pytest.raises(OlderTablesError) as refused:
+            fail_back(apart.files, apart.reports, Options(waits=False))
+        assert read_failover(apart.files).phase == "failed over"
+        accept_repeats(world.config, refused.value)
+        world.source.produce("a", 0, [f"later-{number}" for number in range(5)])
+        assert world.run(Life()) is None
+        (problem,) = plan_failover(apart.files).problems
+        assert problem.startswith("mirror m0 is not failed over any more, by its tables: it may copy from east again")
+        with pytest.raises(ConfigError, match="mirror m0 is not failed over any more"):
+            fail_back(apart.files, apart.reports, Options(waits=False))
+        assert world.source.topic_ids().keys() == {"a"}
 
 
 def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:

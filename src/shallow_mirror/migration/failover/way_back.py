@@ -41,6 +41,7 @@ from shallow_mirror.migration.session import Options, abort, read_newest_state, 
 from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Step as MigrationStep
 from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.types import OffsetRange, SourcePartition
 
 _GONE_MS = 30_000
@@ -89,6 +90,13 @@ class WayBack:
                 f"{mirror.source_cluster_name} is another cluster (id {found_id}) than the one that failed ({known_id}): mirror "
                 "everything into it as into a new one, and move there with `shallow-mirror migrate`"
             ]
+        require_newest_tables(mirror)  # those of before the fail-over do not know what was mirrored, nor that it has ended
+        if not Controls.open(TableStorage(mirror.table_location)).read().failed_over:
+            return [
+                f"mirror {mirror.mirror} is not failed over any more, by its tables: it may copy from {self.source_alias} again, "
+                f"whose topics `failover back` would delete. If {self.target_alias} is to take its place all the same, fail over "
+                "again, with another name (failover) and other tables in the file"
+            ]
         ids = self.topic_ids(state)
         topics = sorted(ids)
         if not any(ids.values()):
@@ -131,6 +139,7 @@ class WayBack:
         return self._divergence().topic_ids({*checked, *(source.topic for source in self._mirrored(state))}, forgotten)
 
     def diverged(self, state: FailoverState, ids: Mapping[str, str]) -> list[LateWrite]:
+        require_newest_tables(self.files.mirror)  # older ones do not know of every cut of a log that the mirror has seen
         now = self.topic_ids(state)
         same = {topic: topic_id for topic, topic_id in ids.items() if topic_id and now.get(topic) == topic_id}
         at_target = self.target.metadata(sorted(same), request_deadline()).topics if same else {}
