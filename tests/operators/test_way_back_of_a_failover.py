@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,15 @@ from shallow_mirror.migration.failover import (
     plan_failover,
     read_failover,
     view,
+    way_back,
 )
 from shallow_mirror.migration.failover.conductor import FailoverConductor
 from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.session import owned_log
+from shallow_mirror.migration.state import MigrationState, Phase, WaveState
+from shallow_mirror.migration.steps import Direction, Step as WaveStep
 from shallow_mirror.operations.recover import accept_repeats
 from shallow_mirror.operations.redo import RedoRequest, redo
 from shallow_mirror.sinks.kafka import NewestControl
@@ -219,6 +222,26 @@ def test_topics_of_a_mirror_that_continued_with_older_tables_stay(tmp_path: Path
         with pytest.raises(ConfigError, match="mirror m0 is not failed over any more"):
             fail_back(apart.files, apart.reports, Options(waits=False))
         assert world.source.topic_ids().keys() == {"a"}
+
+
+def test_deny_acls_that_stopped_the_writers_at_the_target_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would refuse these writers after the next fail-over."""
+    moved = WaveState(
+        name="back",
+        phase=Phase.MOVED,
+        done={WaveStep.REPORT: {"writers_stopped_s": 1.0, "records_verified": 10, "groups": 0, "late_writes": []}},
+        denied={Direction.MOVE: [{"topic": "a", "principal": "User:anna"}]},
+    )
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        monkeypatch.setattr(way_back, "run_migration", lambda *_: MigrationState(waves={"back": moved}))
+        monkeypatch.setattr(WayBack, "_require_filled", lambda *_: None)
+        with closing(FailoverEffects(apart.files, apart.reports, Options())) as effects:
+            found = effects.way_back.hand_back(["a"], [])
+        state = replace(read_failover(apart.files), done={Step.HAND_BACK: {"seconds": 1.0, **found}}, begun_at={})
+        last = view.state_text(state, apart.files).splitlines()[-1]
+        assert last.startswith("Deny ACLs created at west: WRITE of a by User:anna: no command deletes them, `kafka-acls.sh")
 
 
 def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:

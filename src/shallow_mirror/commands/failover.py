@@ -74,7 +74,8 @@ def back(
 ) -> None:
     """Bring topics, groups and writers back: what only the old source has is kept, and its topics are filled again.
 
-    Waits where somebody outside has to act. Continues where an earlier call ended.
+    Waits where somebody outside has to act. Continues where an earlier call ended. The exit code is 1 if late writes or groups
+    are left at the target.
     """
     from shallow_mirror.migration.failover import fail_back, view
 

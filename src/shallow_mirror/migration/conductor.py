@@ -407,7 +407,7 @@ class WaveConductor:
         self._retried(self._effects.open_topics)
         passed = state.done[Step.POINT_OF_NO_RETURN]
         late = self._retried(lambda: self._effects.late_writes(state))
-        if late:
+        if late and self._command is None:  # otherwise whoever continues says what can be done
             left, other = self._effects.origin_alias, self._effects.other_alias
             self._reports.says(str(late_writes_error(self._config, state.name, left, other, late)))
         return {

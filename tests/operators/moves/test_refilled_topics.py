@@ -23,9 +23,11 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.migration import Options
-from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over, plan_failover, read_failover
+from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over, plan_failover, read_failover, view
 from shallow_mirror.migration.steps import Step as WaveStep
 from shallow_mirror.operations.forget import forget
+from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
 
@@ -246,6 +248,39 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoingBack
 def test_the_way_back_brings_every_record_and_each_group_reads_it_once(scene: GoingBack) -> None:
     assert scene.back() is None
     scene.check()
+
+
+def acting_at(scene: GoingBack, step: Step | WaveStep, act: Callable[[], object]) -> None:
+    """Act once, at the begin of a step."""
+    scene.operator.at_step = lambda begun: (act(), None)[1] if begun is step else None
+
+
+def test_records_of_a_client_behind_the_point_of_no_return_are_named_with_a_command_that_copies_them(
+    scene: GoingBack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    west, east = (scene.world.clusters[side] for side in ("west", "east"))
+    acting_at(scene, WaveStep.ADMIT_WRITERS, lambda: west.produce("a", 1, ["late-0", "late-1"]))
+    assert scene.back() is None
+    assert view.show_state(scene.state(), scene.files(), as_json=False), "it is no success"
+    output = capsys.readouterr().out
+    found = re.search(
+        r"late writes: a-1 .* \(2 records\): .*`shallow-mirror redo (\S+) (\S+) (\d) (\d+) (\d+) --to (\S+)`", output
+    )
+    assert found is not None, output
+    assert found[1] == str(scene.world.folder / BACK)
+    request = RedoRequest(TopicPartition(found[2], int(found[3])), int(found[4]), int(found[5]), found[6])
+    redo(redo_config(MirrorConfig.load(found[1]), request), request)
+    assert list(east.read("late-writes.a", 1).values()) == ["late-0", "late-1"]
+    assert not [sentence for sentence in scene.operator.sentences if "migrate late-writes" in sentence]
+
+
+def test_a_group_that_begins_while_the_topics_come_back_is_named(scene: GoingBack, capsys: pytest.CaptureFixture[str]) -> None:
+    west = scene.world.clusters["west"]
+    acting_at(scene, WaveStep.STOP_WRITERS, lambda: west.commit_group("new", "a", 0, 1))
+    assert scene.back() is None
+    assert scene.state().done[Step.HAND_BACK]["left_groups"] == ["new"]
+    assert view.show_state(scene.state(), scene.files(), as_json=False), "it is no success"
+    assert "group new has committed its first offsets of these topics at west while they came back" in capsys.readouterr().out
 
 
 def test_what_has_failed_back_fails_over_no_more(scene: GoingBack) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,7 +112,32 @@ def state_text(state: FailoverState, files: FailoverFiles) -> str:
             lines += _step_lines(state, way)
     lines += _loss_lines(state, files)
     lines += [_kept_line(kept, files) for kept in state.done.get(Step.KEEP, {}).get("kept", ())]
+    lines += _left_lines(state.done.get(Step.HAND_BACK, {}), files)
     return "\n".join(lines)
+
+
+def _left_lines(handed_back: Mapping[str, Any], files: FailoverFiles) -> Iterator[str]:
+    """Yield what was left at the target when the topics came back, and what can be done. Rows of earlier releases do not say."""
+    source, target, back = files.mirror.source.alias, files.mirror.target.alias, files.config.back.mirror or "MIRROR"
+    for write in map(LateWrite.of, handed_back.get("late_writes", ())):
+        topic, partition = write.topic_partition
+        place = f"{topic} {partition} {write.start} {write.end} --to late-writes.{topic}"
+        yield (
+            f"late writes: {write}: a client wrote to {target} after the point of no return, and no mirror copies that: stop it; "
+            f"`shallow-mirror redo {shlex.quote(back)} {place}` copies them to a topic of their own at {source}"
+        )
+    for group in handed_back.get("left_groups", ()):
+        yield (
+            f"group {group} has committed its first offsets of these topics at {target} while they came back, and did not move: "
+            f"stop its consumers, set the same offsets at {source} (kafka-consumer-groups.sh --reset-offsets), and start them "
+            "there"
+        )
+    if denied := handed_back.get("denied", ()):
+        topics, principals = (", ".join(sorted({acl[field] for acl in denied})) for field in ("topic", "principal"))
+        yield (
+            f"Deny ACLs created at {target}: WRITE of {topics} by {principals}: no command deletes them, "
+            "`kafka-acls.sh --remove` does: delete them before the next fail-over"
+        )
 
 
 def _kept_line(kept: Mapping[str, Any], files: FailoverFiles) -> str:
@@ -196,6 +222,8 @@ def state_document(state: FailoverState, files: FailoverFiles) -> dict[str, Any]
 
 
 def show_state(state: FailoverState, files: FailoverFiles, *, as_json: bool) -> bool:
-    """Print the state. Return whether an offset of a group could not be moved."""
+    """Print the state. Return whether an offset of a group could not be moved; of the way back, also whether a record was not."""
     print(json.dumps(state_document(state, files)) if as_json else state_text(state, files))
-    return bool(state.done.get(Step.MOVE_GROUPS, {}).get("left")) and not state.is_back
+    if (handed_back := state.done.get(Step.HAND_BACK)) is not None:
+        return any(handed_back.get(what) for what in ("late_writes", "left_groups"))
+    return bool(state.done.get(Step.MOVE_GROUPS, {}).get("left"))

@@ -39,7 +39,7 @@ from shallow_mirror.migration.reverse_mirror import positions_of, reverse_positi
 from shallow_mirror.migration.sentences import release_sentences
 from shallow_mirror.migration.session import Options, abort, read_newest_state, run_migration
 from shallow_mirror.migration.state import Phase, WaveState
-from shallow_mirror.migration.steps import Step as MigrationStep
+from shallow_mirror.migration.steps import Direction, Step as MigrationStep
 from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
 from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.types import OffsetRange, SourcePartition
@@ -291,7 +291,10 @@ class WayBack:
         return sorted({commit.group for commit in committed if commit.topic_partition.topic in topics})
 
     def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
-        """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call."""
+        """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call.
+
+        Return also what is left at the target: late writes, groups of the topics that are not among `groups`, Deny ACLs.
+        """
         self._require_filled(topics)
         try:
             state = run_migration(self._migration(topics, groups), self.reports, self._migration_options)
@@ -303,7 +306,14 @@ class WayBack:
         if wave.phase is not Phase.MOVED:
             raise ConfigError(f"the wave back is {wave.phase}")
         moved = wave.done[MigrationStep.REPORT]
-        return {"writers_stopped_s": moved["writers_stopped_s"], "records": moved["records_verified"], "groups": moved["groups"]}
+        return {
+            "writers_stopped_s": moved["writers_stopped_s"],
+            "records": moved["records_verified"],
+            "groups": moved["groups"],
+            "late_writes": moved["late_writes"],
+            "left_groups": sorted(set(self.groups_of(topics)).difference(groups)),
+            "denied": list(wave.denied.get(Direction.MOVE, ())),
+        }
 
     def _require_filled(self, topics: Sequence[str], cause: Exception | None = None) -> None:
         """Raise ConfigError if the mirror back will never have filled the topics, unless they are in use already."""
