@@ -23,7 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OlderTablesError
-from shallow_mirror.migration import Options, WaitsForOutsideError
+from shallow_mirror.migration import MigrationState, Options, Phase, WaitsForOutsideError
 from shallow_mirror.migration.failover import (
     FailoverState,
     Step,
@@ -41,7 +41,7 @@ from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.session import owned_log
-from shallow_mirror.migration.state import MigrationState, Phase, WaveState
+from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step as WaveStep
 from shallow_mirror.operations.recover import accept_repeats
 from shallow_mirror.operations.redo import RedoRequest, redo
