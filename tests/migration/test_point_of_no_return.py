@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from tests.migration.fake_effects import PARTITION, FakeWorld
+from tests.migration.fake_effects import PARTITION, FakeWorld, Kill
 from tests.migration.stage import Stage
 
-from shallow_mirror.errors import ConfigError, CopiesDifferError, LateWritesError
+from shallow_mirror.errors import ConfigError, CopiesDifferError, FencedError, LateWritesError
 from shallow_mirror.migration import Phase
+from shallow_mirror.migration.point_of_no_return import PointOfNoReturn
 from shallow_mirror.migration.steps import Direction, Step
 
 Change = Callable[[FakeWorld], None]
@@ -248,3 +249,41 @@ def test_nobody_is_asked_to_end_a_transaction_of_a_mirror_that_has_not_confirmed
         "keep the mirror m running, and end the transactions of others that are open at west",
         "end the transactions that are open at west: the mirror has none",
     ]
+
+
+@pytest.mark.parametrize("what", ["a topic appeared", "a copy was deleted"])
+def test_a_conductor_that_was_suspended_takes_nothing_back_that_another_one_has_handed_over(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The mirror would copy the topics again, and deny their writers at the other cluster."""
+    stage = Stage()
+    conductor = stage.conductor(Direction.MOVE, Kill())
+
+    def taken_over(world: FakeWorld) -> None:
+        def fenced(*_: object, **__: object) -> None:
+            raise FencedError("conductor 2 has taken over")
+
+        for method in ("rows", "append"):
+            monkeypatch.setattr(type(stage.owner), method, fenced)
+        if what == "a topic appeared":
+            world.topics.append("orders.new")
+        else:
+            world.lost, world.is_hand_over_answered = frozenset({"orders"}), False
+            world.handed["east"] = "requested"
+
+    when_the_hand_over_is_awaited(monkeypatch, stage, taken_over)
+    conductor.begin(Direction.MOVE)
+    with pytest.raises(FencedError):
+        conductor.run()
+    assert stage.world.handed["east"]
+
+
+def when_the_hand_over_is_awaited(monkeypatch: pytest.MonkeyPatch, stage: Stage, change: Change) -> None:
+    """Let `change` happen at the first look of the point of no return at the hand-over."""
+    await_hand_over = PointOfNoReturn._await_hand_over
+
+    def awaited(step: PointOfNoReturn) -> Step | None:
+        change(stage.world)
+        return await_hand_over(step)
+
+    monkeypatch.setattr(PointOfNoReturn, "_await_hand_over", awaited)

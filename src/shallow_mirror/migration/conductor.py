@@ -75,8 +75,8 @@ class WaveConductor:
         self._clock = clock
         self._command = command
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
-        self._retried = self._waiting.retried
-        self._copying = Copying(owner, effects, reports, self._waiting, clock)
+        self._retried, self._owned = self._waiting.retried, self._waiting.owned
+        self._copying = Copying(effects, reports, self._waiting, clock)
         self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting, clock)
         self._hooks = WaveHooks(
             config=config,
@@ -139,14 +139,14 @@ class WaveConductor:
             self._effects.use_topics(topics)
         denied = state.denied.get(state.direction, ())
         if denied:
-            self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied]))
+            self._owned(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied]))
             # Behind the effect: a crash in between deletes them once more, which finds nothing to do.
             self._append(ADMITTED, detail={"direction": state.direction.value})
         if not is_replaced:
             # Tables that lack the hand-over have nothing to take back, and the topics would stay handed over in the newest ones.
             if topics is not None and (older := self._retried(self._effects.older_tables)) is not None:
                 raise ConfigError(f"not aborted, because of mirror {self._effects.mirror_id}: {older}. Then abort again")
-            self._retried(self._effects.resume)
+            self._owned(self._effects.resume)
         if state.next_step is not None and state.next_step.step is Step.COMMIT_GROUPS:
             self._retried(self._effects.end_commits)  # that a conductor may have prepared which was killed
         # Behind the rest: whatever they let through can be written and is copied.
@@ -181,7 +181,7 @@ class WaveConductor:
             case Step.COPY_REST:
                 return self._copying.copy_rest(from_document(state.done[Step.STOP_WRITERS]["ends"]))
             case Step.HAND_OVER:
-                self._retried(self._effects.hand_over)
+                self._owned(self._effects.hand_over)
                 return {}
             case Step.VERIFY_REST:
                 return self._verify_rest(state)
@@ -286,7 +286,7 @@ class WaveConductor:
         return {name: MappedEnd(0 if name.topic in replaced else end, other.get(name, 0)) for name, end in origin.items()}
 
     def _stop_writers(self, state: WaveState) -> Detail:
-        self._retried(self._effects.resume)  # of a hand-over that came too early: what is still written is copied first
+        self._owned(self._effects.resume)  # of a hand-over that came too early: what is still written is copied first
         if self._config.writers.is_denied:
             self._deny(state)
         origin = self._effects.origin_alias
@@ -301,7 +301,7 @@ class WaveConductor:
         if new := [acl for acl in missing if acl not in own]:
             self._append(DENYING, detail={"acls": [acl_document(acl) for acl in new]})
         if missing:
-            self._retried(lambda: self._effects.create_denies(missing))
+            self._owned(lambda: self._effects.create_denies(missing))
 
     def _stop_groups(self) -> Detail:
         request = f"stop the consumers of groups {shown(self._wave.groups)} at {self._effects.origin_alias}"
@@ -334,7 +334,7 @@ class WaveConductor:
                 return Step.STOP_WRITERS
             if loses_copies(report):
                 self._reports.says("offsets of groups lead to no copy any more: the wave is checked again")
-                self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                self._owned(self._effects.resume)  # a check finds no topic that is handed over
                 return Step.CHECK
             # Pending offsets wait for others to end; all others need an operator.
             if is_pending(report):
@@ -397,7 +397,7 @@ class WaveConductor:
         # Those that a move creates are at the cluster that it leaves: its rollback deletes them.
         denied = state.denied.get(Direction.MOVE, ()) if state.direction is Direction.ROLLBACK else ()
         if denied:
-            self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied], at_origin=False))
+            self._owned(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied], at_origin=False))
             self._append(ADMITTED, detail={"direction": Direction.MOVE.value})
         opened = self._retried(self._effects.open_topics)
         return {"acls": len(denied) + opened}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from shallow_mirror.migration.blocking_transactions import BlockingTransactions
-from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Reports
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, MirrorRun, lag_offsets, named, not_copied
 from shallow_mirror.migration.point_of_no_return import wait_for_resume
 from shallow_mirror.migration.sentences import copies_deleted, not_running, status_hint
@@ -27,8 +27,8 @@ LOOK_S = 10.0
 class Copying:
     """Of one wave in one direction."""
 
-    def __init__(self, owner: Owner, effects: Effects, reports: Reports, waiting: Waiting, clock: Clock) -> None:
-        self._owner, self._effects, self._reports, self._waiting, self._clock = owner, effects, reports, waiting, clock
+    def __init__(self, effects: Effects, reports: Reports, waiting: Waiting, clock: Clock) -> None:
+        self._effects, self._reports, self._waiting, self._clock = effects, reports, waiting, clock
         self._retried = waiting.retried
         self._older: str | None = None
         self._lost: Collection[str] = ()
@@ -79,8 +79,7 @@ class Copying:
                 return {}
             # STOP_WRITERS has taken them back, in tables that are not in place any more.
             if self._moving_topics():
-                self._retried(self._owner.rows)  # raises FencedError: another conductor may have handed them over since
-                self._retried(self._effects.resume)
+                self._waiting.owned(self._effects.resume)
             if self._has_lost_copies():
                 return Step.CHECK
             run = self._retried(self._effects.run)

@@ -37,7 +37,7 @@ class PointOfNoReturn:
             if reopened is not None:
                 self._reports.says(reopened.reason)
                 if reopened.step is Step.CHECK:
-                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                    self._waiting.owned(self._effects.resume)  # a check finds no topic that is handed over
                 return reopened.step
             # Its parts were read one after the other. Where a second look finds the same, all of it was so at one moment.
             if self._take_evidence() == evidence:
@@ -56,7 +56,7 @@ class PointOfNoReturn:
                 looked_at_s = self._clock.monotonic()
                 if lost := self._retried(lambda: self._effects.lost_topics(topics)):
                     self._reports.says(copies_deleted(lost, self._effects.other_alias))
-                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                    self._waiting.owned(self._effects.resume)  # a check finds no topic that is handed over
                     return Step.CHECK
             if topics & controls.paused.keys():
                 wait_for_resume(self._effects, self._waiting)

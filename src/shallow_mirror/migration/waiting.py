@@ -89,6 +89,15 @@ class Waiting:
                     wait.said_at_s, wait.is_noted = None, False
             return result
 
+    def owned(self, effect: Callable[[], T]) -> T:
+        """As `retried`, each time right behind a look at the table: what another conductor has done since must not be undone."""
+
+        def performed() -> T:
+            self._owner.rows()
+            return effect()
+
+        return self.retried(performed)
+
     def _is_due(self, request: str, after_s: float) -> bool:
         now_s = self._clock.monotonic()
         wait = self._open.setdefault(request, _Wait(now_s, self._clock.now_ms()))

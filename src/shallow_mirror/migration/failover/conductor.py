@@ -288,7 +288,7 @@ class FailoverConductor:
                 f"{effects.source_alias} stays"
             )
             return Step.KEEP
-        self._retried(lambda: effects.delete_topics(ids))
+        self._waiting.owned(lambda: effects.delete_topics(ids))
         return {}
 
     def _is_replaced(self, state: FailoverState, topics: Sequence[str]) -> bool:
