@@ -78,7 +78,7 @@ def test_a_conductor_that_is_fenced_repeats_no_take_back(
 
     owner = Owner(stage.owner.rows_so_far, stage.owner.kill, stage.owner.now_ms)
     monkeypatch.setattr(conductor, "_owner", owner)
-    monkeypatch.setattr(conductor._copying, "_owner", owner)
+    monkeypatch.setattr(conductor._waiting, "_owner", owner)
 
     def controls() -> TopicControls:
         found = FakeEffects.controls(effects)
