@@ -252,7 +252,13 @@ def test_the_way_back_brings_every_record_and_each_group_reads_it_once(scene: Go
 
 def acting_at(scene: GoingBack, step: Step | WaveStep, act: Callable[[], object]) -> None:
     """Act once, at the begin of a step."""
-    scene.operator.at_step = lambda begun: (act(), None)[1] if begun is step else None
+    acts = [act]
+
+    def at_step(begun: Step | WaveStep) -> None:
+        if begun is step and acts:
+            acts.pop()()
+
+    scene.operator.at_step = at_step
 
 
 def test_records_of_a_client_behind_the_point_of_no_return_are_named_with_a_command_that_copies_them(
@@ -281,6 +287,34 @@ def test_a_group_that_begins_while_the_topics_come_back_is_named(scene: GoingBac
     assert scene.state().done[Step.HAND_BACK]["left_groups"] == ["new"]
     assert view.show_state(scene.state(), scene.files(), as_json=False), "it is no success"
     assert "group new has committed its first offsets of these topics at west while they came back" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_filled", [False, True], ids=["before the way back", "when the topics are filled"])
+def test_a_topic_that_only_the_target_has_is_in_the_way_of_a_group_that_reads_it_until_it_is_excluded(
+    scene: GoingBack, *, is_filled: bool
+) -> None:
+    west = scene.world.clusters["west"]
+
+    def begin_topic() -> None:
+        west.create_topic("bnew", 1)
+        west.produce("bnew", 0, ["x", "y"])
+        west.commit_group("ga", "bnew", 0, 1)
+
+    if is_filled:
+        acting_at(scene, Step.HAND_BACK, begin_topic)
+    else:
+        begin_topic()
+    error = scene.back()
+    assert isinstance(error, ConfigError), error
+    (problem,) = error.problems
+    assert problem.startswith("group ga reads bnew as well, of which west has the only log")
+    assert f"exclude it in {scene.world.folder / BACK} (topics.exclude), and restart that mirror if it runs" in problem
+    assert (Step.DELETE in scene.state().done) is is_filled
+    scene.change_back(exclude=["bnew"])
+    assert scene.back() is None, scene.world.events
+    assert scene.state().phase == "failed back"
+    assert scene.site.side == "east"
+    assert "bnew" in west.topic_ids()
 
 
 def test_what_has_failed_back_fails_over_no_more(scene: GoingBack) -> None:

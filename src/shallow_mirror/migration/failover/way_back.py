@@ -105,6 +105,7 @@ class WayBack:
         taken = sorted(files.kept_topic(topic) for topic in topics if files.kept_topic(topic) in topics)
         if taken:
             problems.append(f"back.kept: {named(taken)} is a mirrored topic: give another name")
+        problems += self._spanning_problems(topics)
         problems += unready([*files.config.hooks, *files.config.back.hooks])
         if reverse_positions(back):
             problems.append(
@@ -284,11 +285,33 @@ class WayBack:
 
     def groups_of(self, topics: Sequence[str]) -> list[str]:
         """Return the groups that have offsets of these topics at the target, and come back with them."""
+        return sorted(self._topics_of_groups(topics))
+
+    def _topics_of_groups(self, topics: Collection[str]) -> dict[str, set[str]]:
+        """Return the topics of each group that has offsets of `topics` at the target."""
         mirror, wanted = self.files.mirror, self.files.config.groups
         with closing(GroupClient(mirror.target.client, mirror.target_cluster_name)) as groups:
             names = [name for name in sorted(groups.listed()) if wanted.is_included(name)]
             committed = committed_offsets(groups, names)
-        return sorted({commit.group for commit in committed if commit.topic_partition.topic in topics})
+        found: dict[str, set[str]] = {}
+        for commit in committed:
+            found.setdefault(commit.group, set()).add(commit.topic_partition.topic)
+        return {group: read for group, read in found.items() if not read.isdisjoint(topics)}
+
+    def _spanning_problems(self, topics: Collection[str]) -> list[str]:
+        """Return the groups that read topics which only the target has, and which the mirror back copies."""
+        back = self.files.back
+        assert back is not None, "the check asks for it"
+        problems = []
+        for group, read in sorted(self._topics_of_groups(topics).items()):
+            if others := sorted(topic for topic in read.difference(topics) if back.topics.is_included(topic)):
+                them = "it" if len(others) == 1 else "them"
+                problems.append(
+                    f"group {group} reads {named(others)} as well, of which {self.target_alias} has the only log, so that what "
+                    f"comes back does not include {them}: exclude {them} in {self.back_file} (topics.exclude), and restart that "
+                    f"mirror if it runs: {them} and the offsets of {group} there stay at {self.target_alias}"
+                )
+        return problems
 
     def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
         """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call.
@@ -316,11 +339,16 @@ class WayBack:
         }
 
     def _require_filled(self, topics: Sequence[str], cause: Exception | None = None) -> None:
-        """Raise ConfigError if the mirror back will never have filled the topics, unless they are in use already."""
+        """Raise ConfigError if the mirror back will never have filled the topics, or they cannot come back as they are; not if
+        they are in use already.
+        """
         wave = self._wave(topics)
         if not (wave.phase is Phase.AT_SOURCE or wave.can_abort):
             return
-        if problems := self.filling_problems(topics):
+        problems = self.filling_problems(topics)
+        if not problems and wave.phase is Phase.AT_SOURCE:  # a wave under way takes no other topics.exclude
+            problems = self._spanning_problems(topics)
+        if problems:
             raise ConfigError(problems) from cause
 
     def _wave(self, topics: Sequence[str]) -> WaveState:
