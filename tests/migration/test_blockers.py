@@ -10,6 +10,7 @@ import pytest
 from shallow_mirror.broker.cluster import connectivity
 from shallow_mirror.config import AclSettings
 from shallow_mirror.config.conductor_config import WriterSettings
+from shallow_mirror.config.migration_config import WaveSettings
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.migration import blockers
 from shallow_mirror.migration.observations import LogEnd, MappedEnd
@@ -60,6 +61,31 @@ def test_a_mirror_that_copies_acls_would_copy_those_that_keep_writers_from_the_c
         "first"
     )
     assert problems == ([expected] if direction is Direction.MOVE else [])
+
+
+def test_a_rollback_leaves_no_topic_that_was_taken_out_of_its_wave_since_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stay, and the wave, once it is back, goes back no more."""
+    monkeypatch.setattr(blockers, "unauthorized_topics", lambda *_: {})
+    wave = WaveSettings(name="shop", topics=["orders"])
+    passage: Any = SimpleNamespace(
+        wave=wave,
+        files=SimpleNamespace(config=SimpleNamespace(waves=[wave])),
+        direction=Direction.ROLLBACK,
+        mirror=SimpleNamespace(mirror="back", topics=SimpleNamespace(is_included=lambda name: name != "excluded")),
+        mirror_file="back.yaml",
+        origin=None,
+        origin_alias="west",
+        topics=lambda: ("orders",),
+        left_topics=lambda: frozenset({"returns", "excluded"}),
+        forgotten_topics=tuple,
+        lost_topics=lambda _: frozenset(),
+        moved_topics=frozenset({"orders", "returns", "excluded"}),
+    )
+    (problem,) = blockers._topic_problems(passage)
+    assert problem == (
+        "waves: shop: topics: returns moved with this wave, and the file does not have it there any more: undo that change, or "
+        "exclude it in back.yaml (topics.exclude) to leave it at west"
+    )
 
 
 @pytest.mark.parametrize("silent", ["source cluster east", "target cluster west"])

@@ -140,6 +140,7 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
         )
     if passage.direction is Direction.ROLLBACK:
         yield from _lost_origin_problems(passage)
+        yield from _dropped_problems(passage)
     for other in passage.files.config.waves:
         shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
         if shared:
@@ -155,6 +156,18 @@ def _lost_origin_problems(passage: Passage) -> Iterator[str]:
         yield (
             f"{named(lost)} {were} deleted at {passage.mirror.target.alias} since the move, and only {here} has what was moved: "
             f"exclude {them} in {passage.mirror_file} (topics.exclude) to leave {them} at {here}, and restart that mirror"
+        )
+
+
+def _dropped_problems(passage: Passage) -> Iterator[str]:
+    """Yield a sentence for moved topics that the file does not have in the wave any more: they would stay, without a way back."""
+    wave, mirror = passage.wave, passage.mirror
+    dropped = [name for name in passage.moved_topics if not wave.has_topic(name) and mirror.topics.is_included(name)]
+    if dropped:
+        them, where = "it" if len(dropped) == 1 else "them", passage.origin_alias
+        yield (
+            f"waves: {wave.name}: topics: {named(sorted(dropped))} moved with this wave, and the file does not have {them} there "
+            f"any more: undo that change, or exclude {them} in {passage.mirror_file} (topics.exclude) to leave {them} at {where}"
         )
 
 
