@@ -274,6 +274,31 @@ def test_a_fail_over_of_another_mirror_is_not_done_by_a_file_that_names_it_since
     assert failed_over.fail_over().phase == "failed over"
 
 
+def test_a_file_that_names_another_mirror_since_a_fail_over_was_killed_ends_no_second_one(
+    failed_over: FailedOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it aborted: the first one may have been ended already."""
+    world, files = failed_over.world, failed_over.files
+    failed_over.abort()
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failover_effects, "open_operator_session", killed)
+        with pytest.raises(KilledError):
+            failed_over.fail_over()
+    assert Step.FENCE not in failed_over.state().done
+    assert world.controls().read().failed_over
+    files.mirror = world.config.model_copy(update={"mirror": "m1", "tables": "tables1"})
+    for command in (failed_over.fail_over, failed_over.abort):
+        with pytest.raises(ConfigError, match="names mirror m1 now, but f has failed over mirror m0, or has begun to: undo that"):
+            command()
+    files.mirror = world.config
+    assert failed_over.abort().phase == "at the source"
+    assert world.run(Life()) is None
+
+
 def test_an_older_table_of_the_fail_over_is_refused_by_every_command(failed_over: FailedOver) -> None:
     """With it, a fail-over that was aborted since looks done: nothing would be fenced."""
     table = failed_over.world.table_folders.at(str(failed_over.files.config.tables))

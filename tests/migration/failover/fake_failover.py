@@ -49,6 +49,7 @@ class FakeClusters:
 class FakeFailover:
     """`Effects` and `WayBackEffects`, each of which may be killed before and after what it does."""
 
+    mirror_id = "m"
     source_alias, target_alias, back_file, starts_back = "east", "west", "back.yaml", True
 
     def __init__(self, world: FakeClusters, kill: Kill) -> None:

@@ -48,6 +48,8 @@ class Effects(Protocol):
     @property
     def target_alias(self) -> str: ...
     @property
+    def mirror_id(self) -> str: ...
+    @property
     def way_back(self) -> WayBackEffects: ...
     def topics(self) -> list[str]: ...
     def problems(self) -> list[str]: ...
@@ -125,7 +127,7 @@ class FailoverConductor:
         """
         state = self.state()
         if self._way not in state.begun_at:
-            self._append(BEGUN)
+            self._append(BEGUN, detail={"mirror": self._effects.mirror_id} if self._way is Way.OUT else None)
         last = steps_of(self._way)[-1].step
         while (info := state.next_step(self._way)) is not None:
             if self._call_hooks(state, list(state.done), info.step):

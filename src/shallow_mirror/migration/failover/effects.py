@@ -81,6 +81,10 @@ class FailoverEffects:
         return self.files.mirror.target.alias
 
     @property
+    def mirror_id(self) -> str:
+        return self.files.mirror.mirror
+
+    @property
     def _storage(self) -> TableStorage:
         return TableStorage(self.files.mirror.table_location)
 

@@ -41,13 +41,13 @@ _ANOTHER = "the next fail-over needs another name (failover) and other tables in
 
 
 def _other_mirror(files: FailoverFiles, state: FailoverState) -> str | None:
-    """Return that the file names another mirror than the one that was fenced: what is done says nothing of it."""
-    fenced = state.done.get(Step.FENCE, {}).get("mirror", files.mirror.mirror)  # rows of earlier releases do not say
-    if fenced == files.mirror.mirror:
+    """Return that the file names another mirror than the one that was fenced, or may be: what is done says nothing of it."""
+    fenced = state.mirror
+    if fenced in (None, files.mirror.mirror):
         return None
     return (
         f"{files.config.path}: mirror: names mirror {files.mirror.mirror} now, but {files.config.failover} has failed over "
-        f"mirror {fenced}: undo that change; {_ANOTHER}"
+        f"mirror {fenced}{'' if Step.FENCE in state.done else ', or has begun to'}: undo that change; {_ANOTHER}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
 from shallow_mirror.migration.hooks.hook_state import HOOK_BEGUN, HOOK_DONE, HOOK_UNDONE, NO_HOOKS, HookState
-from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
+from shallow_mirror.migration.state import BEGUN, DONE, REOPENED, WAITING, ConductorState, conductor_of
 
 ABORTING, ABORTED_OUT, ABORT_REFUSED = "aborting", "aborted", "abort-refused"
 """Events: the fail-over is taken back, after everything was checked; it was; it was not, because the target was used meanwhile.
@@ -30,6 +30,8 @@ class FailoverState:
     done_at: Mapping[Step, datetime] = field(default_factory=dict)
     begun_at: Mapping[Way, datetime] = field(default_factory=dict)
     """The first row of each way."""
+    mirror: str | None = None
+    """The one that is ended, or may be; None: nothing was begun, or no row says which one."""
     keeping: Sequence[Mapping[str, Any]] = ()
     """Ranges of the old source that are, or were, copied."""
     filled_by: Sequence[Mapping[str, Any]] = ()
@@ -81,19 +83,21 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
     filling: Mapping[str, Any] | None = None
     hooks = NO_HOOKS
     waiting: Mapping[str, Any] | None = None
-    is_aborting, aborted_at = False, None
+    mirror, is_aborting, aborted_at = None, False, None
     for row in rows:
         if not row.wave:
             continue
         if row.event in (ABORTING, ABORTED_OUT, ABORT_REFUSED):
             is_aborting = row.event == ABORTING
             if row.event == ABORTED_OUT:
-                aborted_at, waiting, hooks = row.at, None, hooks.aborted()
+                mirror, aborted_at, waiting, hooks = None, row.at, None, hooks.aborted()
                 for forgotten in (done, done_at, begun_at):
                     forgotten.clear()
             continue
         begun_at.setdefault(Way(row.wave), row.at)
         waiting = row.detail if row.event == WAITING else None
+        if row.event == BEGUN and row.wave == Way.OUT:
+            mirror = row.detail.get("mirror")
         if row.event == DONE:
             done[Step(row.step)], done_at[Step(row.step)] = row.detail, row.at
         elif row.event == REOPENED:
@@ -113,6 +117,7 @@ def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
         done=done,
         done_at=done_at,
         begun_at=begun_at,
+        mirror=done.get(Step.FENCE, {}).get("mirror", mirror),
         keeping=tuple(keeping),
         filled_by=tuple(filled_by),
         filling=filling,
