@@ -26,6 +26,7 @@ from shallow_mirror.streaming.runs.permissions import require_acls
 from shallow_mirror.streaming.runs.run import Run, Runnable
 from shallow_mirror.streaming.runs.take_over import ClusterIds, refuse_ids_of_another, take_over_offset_map
 from shallow_mirror.streaming.watch.error_hints import with_remedy
+from shallow_mirror.streaming.watch.open_transactions import unread_sentences
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
 
 
@@ -123,9 +124,15 @@ class _MirrorRun(Run[MirrorConfig]):
 
     def on_done(self) -> str:
         if self.available_now:
-            mirrored = {source.topic for source in self.owner.positions()}
-            not_copied = Controls.open(self.storage.to_read()).read().not_copied & mirrored
-            self.reporter.on_caught_up(self.owner.positions(), not_copied, pending_sentences(self.owner.pending_rows()))
+            positions = self.owner.positions()
+            not_copied = Controls.open(self.storage.to_read()).read().not_copied & {source.topic for source in positions}
+            copied = [source for source in positions if source.topic not in not_copied]
+            self.reporter.on_caught_up(
+                positions,
+                not_copied,
+                pending=pending_sentences(self.owner.pending_rows()),
+                unread=unread_sentences(self.source, copied, self.config.read.isolation_level, self.supervisor.deadline()),
+            )
         return "done"
 
     def _group_sync(self) -> AbstractContextManager[GroupSync | None]:

@@ -5,12 +5,18 @@ A mirror that reads committed records waits for each of them, and for a hanging 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import listed_partitions
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, SourcePartition
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,27 @@ def list_open_transactions(
         if state.current_txn_start_offset >= 0
     ]
     return tuple(sorted(transactions, key=lambda txn: (txn.wrote_at_ms or 0, txn.source, txn.first_offset)))
+
+
+def unread_sentences(
+    cluster: Cluster, sources: Iterable[SourcePartition], isolation: IsolationLevel, deadline: Deadline
+) -> list[str]:
+    """Return a sentence for each open transaction of these partitions whose end a reader waits for.
+
+    Partitions whose leader does not answer are left out. A cluster that does not answer is logged.
+    """
+    if isolation is not IsolationLevel.READ_COMMITTED:
+        return []
+    by_name = {source.topic_partition: source for source in sources}
+    try:
+        names = listed_partitions(cluster, by_name, deadline)
+        ends, _ = cluster.latest_offsets(names, IsolationLevel.READ_UNCOMMITTED, deadline, is_patient=False)
+        transactions = list_open_transactions(cluster, {by_name[name]: end for name, end in ends.items()}, deadline)
+    except RetriableError as error:
+        _log.warning("whether transactions are open at the source is not known: %s", error)
+        return []
+    at_ms = int(time.time() * 1000)
+    return [transaction.sentence(at_ms) for transaction in transactions]
 
 
 def _duration(seconds: float) -> str:

@@ -278,12 +278,17 @@ class RunReporter:
         self._unmatched = sentences
 
     def on_caught_up(
-        self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = (), pending: Sequence[str] = ()
+        self,
+        positions: Mapping[SourcePartition, Position],
+        not_copied: Collection[str] = (),
+        *,
+        pending: Sequence[str] = (),
+        unread: Sequence[str] = (),
     ) -> None:
         """Report that a run with `available_now` has ended. Raise IncompleteRunError if it left something out.
 
         `not_copied`: topics that are paused or handed over, which were not asked for. `pending`: a sentence for each committed
-        transaction that is not visible everywhere.
+        transaction that is not visible everywhere. `unread`: one for each open transaction of the source.
         """
         state = planner_state.read_state(self._planner_state_path, planner_state.PlannerState)
         if state is not None:
@@ -298,7 +303,10 @@ class RunReporter:
         count = self._micro_batch_count
         what = counted(count, "micro-batch") if count else "nothing new"
         left = f"; not copied: {counted(len(not_copied), 'topic')} (paused or handed over)" if not_copied else ""
-        _log.info("caught up: %s%s%s", what, offsets_left(self._lag(positions)), left)
+        behind = (
+            f"; what lies behind open transactions of the source is read once they end: {'; '.join(unread)}" if unread else ""
+        )
+        _log.info("caught up: %s%s%s%s", what, offsets_left(self._lag(positions)), left, behind)
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
         if self.ends is not None:

@@ -609,3 +609,15 @@ def test_a_plan_names_records_that_are_not_kept_yet(apart: WentApart, monkeypatc
     assert "only at east: a-0 offsets 15 to 24 (10 records)" in view.plan_text(plan, apart.files)
     apart.back()
     assert plan_failover(apart.files).diverged == ()
+
+
+def test_a_plan_names_open_transactions_that_hide_records_of_the_old_source(apart: WentApart) -> None:
+    apart.world.source.produce("a", 0, ["before"])
+    txn = apart.world.source.begin()
+    apart.world.source.produce("a", 0, ["in a transaction"], txn)
+    apart.world.source.produce("a", 0, ["behind it"])
+    text = view.plan_text(plan_failover(apart.files), apart.files)
+    assert "a transaction is open at east in a-0 from offset 26: what lies behind it is not counted" in text
+    assert "has no record that" not in text
+    apart.world.source.end(txn, is_commit=True)
+    assert plan_failover(apart.files).open == []

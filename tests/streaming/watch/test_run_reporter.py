@@ -131,6 +131,10 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert caplog.messages[-1] == "caught up: 1 micro-batch"
     reporter.on_caught_up(owner.positions(), ["logs"])
     assert caplog.messages[-1] == "caught up: 1 micro-batch; not copied: 1 topic (paused or handed over)"
+    reporter.on_caught_up(owner.positions(), unread=["orders-0 from offset 12: producer id 7"])
+    assert caplog.messages[-1].endswith(
+        "; what lies behind open transactions of the source is read once they end: orders-0 from offset 12: producer id 7"
+    )
     assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 

@@ -188,6 +188,8 @@ class FailoverPlan:
     """Of a fail-over: offsets that would be committed; None: none is recorded."""
     diverged: Sequence[LateWrite] = ()
     """Of the way back: records that only the old source has."""
+    open: Sequence[str] = ()
+    """Of the way back: partitions of the old source with an open transaction, behind which records are not known yet."""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -199,6 +201,7 @@ class FailoverPlan:
             "steps": [{"step": info.step.value, "does": info.does, "leaves": info.leaves} for info in self.steps],
             "groups": None if self.groups is None else self.groups.document(),
             "diverged": [write.document() for write in self.diverged],
+            "open": list(self.open),
         }
 
 
@@ -255,4 +258,7 @@ def plan_failover(files: FailoverFiles) -> FailoverPlan:
         problems = effects.way_back.back_problems(state) if Way.BACK not in state.begun_at else []
         # Ranges whose copies were begun count until they are kept and compared.
         unkept = state if Step.KEEP in state.done else replace(state, keeping=())
-        return replace(plan, problems=problems, diverged=effects.way_back.diverged(unkept, effects.way_back.topic_ids(state)))
+        # In this order: what a transaction that ends in between has hidden is not missing from both.
+        is_open = effects.way_back.open_at_source(state)
+        diverged = effects.way_back.diverged(unkept, effects.way_back.topic_ids(state))
+        return replace(plan, problems=problems, diverged=diverged, open=is_open)

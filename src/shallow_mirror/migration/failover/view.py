@@ -79,7 +79,12 @@ def plan_text(plan: FailoverPlan, files: FailoverFiles) -> str:
             lines.append(f"  {plan.source} answers: as long as it does, `shallow-mirror migrate` moves without loss")
     if plan.way is Way.BACK:
         lines += [f"  only at {plan.source}: {write}" for write in plan.diverged]
-        if plan.source_answers and not plan.diverged and not plan.problems:
+        lines += [
+            f"  a transaction is open at {plan.source} in {name}: what lies behind it is not counted, and `failover back` waits "
+            "for its end"
+            for name in plan.open
+        ]
+        if plan.source_answers and not plan.diverged and not plan.open and not plan.problems:
             lines.append(f"  {plan.source} has no record that {plan.target} lacks")
     return "\n".join(lines)
 
