@@ -28,6 +28,7 @@ from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.sinks.kafka import GROUP_SUFFIX
 from shallow_mirror.verify import OnProgress, ignore_progress
 
 SYSTEM_CLOCK = Clock(monotonic=time.monotonic, sleep=time.sleep, now_ms=lambda: int(time.time() * 1000))
@@ -141,8 +142,8 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
         if returned := [wave.name for wave in state.waves.values() if wave.phase is Phase.RETURNED]:
             raise ConfigError(
                 [
-                    f"wave {name} was rolled back: it cannot move again with these mirrors. Mirror its topics into new ones, "
-                    "with another mirror id, tables and checkpoint, and move it by another migration file"
+                    f"wave {name} was rolled back: it cannot move again with these mirrors. {_registered(files, name)}Mirror its "
+                    "topics into new ones, with another mirror id, tables and checkpoint, and move it by another migration file"
                     for name in returned
                 ]
             )
@@ -155,6 +156,15 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
                 _require_ready(files, read_state(files), wave, Direction.MOVE, options)
             _perform(files, wave, Direction.MOVE, owner, reports, options)
     return read_state(files)
+
+
+def _registered(files: MigrationFiles, wave: str) -> str:
+    """Return what is to be done first about the mirror that has filled the source's topics: their copies count as a cycle."""
+    reverse = files.reverses.get(wave)
+    if reverse is None:
+        return ""
+    group, source = f"{reverse.mirror}{GROUP_SUFFIX}", files.mirror.source.alias
+    return f"Stop mirror {reverse.mirror} for good and delete its consumer group {group} at {source}. "
 
 
 def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> MigrationState:

@@ -285,7 +285,9 @@ def test_a_wave_that_was_rolled_back_does_not_move_again_with_success(tmp_path: 
         commands = Commands(world)
         assert commands.perform("run") is None
         assert commands.perform("rollback") is None
-        assert "wave ab was rolled back: it cannot move again with these mirrors" in str(commands.perform("run"))
+        refused = str(commands.perform("run"))
+        assert "wave ab was rolled back: it cannot move again with these mirrors" in refused
+        assert "for good and delete its consumer group back-ab-origin at east" in refused
 
 
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
