@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.streaming.runs import Archive, Mirror
 
-pytestmark = pytest.mark.usefixtures("without_logging")
+pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.slow]
 
 
 class Hidden:

@@ -198,6 +198,7 @@ def test_a_log_that_may_not_be_written_to_now_is_filled_later(filled: Filled, ca
     assert filled.unfilled[1:] == [{}]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_waits_for_a_log_whose_producer_is_forgotten(filled: Filled) -> None:
     filled.write(A, *range(30))
     filled.target.log("copy", 0).producers.clear()
