@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import CrashAt, CrashError, Running, admin, catch_up, create_topic, read_values, write
+from tests.support.mirror_runs import (
+    CrashAt,
+    CrashError,
+    Running,
+    admin,
+    catch_up,
+    create_topic,
+    open_transaction,
+    read_values,
+    write,
+)
 from tests.verify.log_files import LogFile, stopped
 
 from shallow_mirror.checkpoints import OffsetMap
@@ -177,3 +187,31 @@ def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_o
             mirror.wait_for("the end of the pending transaction", lambda: not recorded(settings).pending_txns)
         for partition in range(3):
             assert read_values(target, topic_name, partition) == ["0", "1", "2"]
+
+
+@pytest.mark.long
+def test_a_target_partition_behind_an_open_transaction_of_others_is_held_and_the_rest_continues(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    hidden, well = f"{topic_name}-hidden", f"{topic_name}-well"
+    for topic in (hidden, well):
+        create_topic(source, topic)
+        write(source, topic, ["0"])
+    settings = mirror_of(tmp_path, source, target, hidden, well)
+    catch_up(settings, spark)
+    with Running(settings, spark) as mirror:
+        with open_transaction(target, hidden, ["of others"]):
+            for topic in (hidden, well):
+                write(source, topic, ["1"])
+            mirror.wait_for("a transaction that is pending", lambda: recorded(settings).pending_txns)
+            for topic in (hidden, well):
+                write(source, topic, ["2"])
+            mirror.wait_for("what is not held", lambda: runs.positions(settings)[well, 0] == 3)
+            mirror.wait_for("a status that names the other", lambda: gather_status(settings).left_out)
+            (left,) = gather_status(settings).left_out
+            assert (left.source.topic_partition, left.side) == ((hidden, 0), Side.TARGET)
+            assert "is open from offset" in left.reason
+        mirror.wait_for("what was held", lambda: runs.positions(settings)[hidden, 0] == 3)
+    assert read_values(target, well) == ["0", "1", "2"]
+    assert read_values(target, hidden) == ["0", "of others", "1", "2"]
