@@ -237,8 +237,11 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = _REMEDY_OF_LOSS
         case FencedError():
             remedy = "another run is active: do not start this one again"
-        case RecoverNeededError() | OlderTablesError():
+        case RecoverNeededError():
             remedy = "shallow-mirror recover CONF"
+        case OlderTablesError():
+            remedy = f"put the newest tables back; {error.if_lost}"
+            text = text.removesuffix(f"; {error.if_lost}")
         case RetriableError():
             remedy = _RETRIABLE.get(error.error_name, "start the mirror again")
         case _:

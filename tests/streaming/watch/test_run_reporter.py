@@ -31,6 +31,7 @@ from shallow_mirror.errors import (
     FencedError,
     IncompleteRunError,
     MirrorError,
+    OlderTablesError,
     RecoverNeededError,
     RetriableError,
 )
@@ -309,6 +310,10 @@ def test_a_mirror_of_an_unreachable_cluster_is_live_and_not_ready(tmp_path: Path
         (DataLossError(A.topic_partition, 1, 2, "gone"), "read.on_data_loss"),
         (FencedError("run 3"), "do not start"),
         (RecoverNeededError("nothing says"), "recover CONF"),
+        (
+            OlderTablesError("7", "the target has 9"),
+            "put the newest tables back; with `shallow-mirror recover CONF --accept-repeats`",
+        ),
         (RetriableError("NOT_ENOUGH_REPLICAS", "of orders"), "min.insync.replicas"),
         (RetriableError("TOKEN_ENDPOINT_UNREACHABLE", "refused"), "reachable: sasl.oauthbearer.token.endpoint.url"),
         (RetriableError("SOMETHING_NEW", "of orders"), "start the mirror again"),
