@@ -82,6 +82,10 @@ class OffsetMap:
     def source_cluster_id(self) -> str:
         return self._snapshot.properties[PROPERTY_SOURCE_CLUSTER_ID]
 
+    @property
+    def target_cluster_id(self) -> str:
+        return self._snapshot.properties[PROPERTY_TARGET_CLUSTER_ID]
+
     def recorded(self) -> Recorded | None:
         """Return the records of the newest commit; None before the first take-over."""
         return self._recorded

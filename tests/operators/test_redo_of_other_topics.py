@@ -11,7 +11,7 @@ from tests.operators.lives import KilledError, Life
 from tests.operators.surroundings import opened_world
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.redo import RedoRequest, RedoResult, redo, redo_config
+from shallow_mirror.operations.redo import RedoRequest, RedoResult, mirrored_clusters, redo, redo_config
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("without_logging")
@@ -41,7 +41,7 @@ def copy(world: FakeWorld, target_topic: str = "again", *, rounds: int | None = 
         request = RedoRequest(TopicPartition("a", 0), 0, 20, target_topic)
         config = redo_config(world.config, request)
         small = config.model_copy(update={"write": config.write.model_copy(update={"slot_bytes": 1})})
-        results.append(redo(small, request, observer=observe))
+        results.append(redo(small, request, clusters=mirrored_clusters(world.config), observer=observe))
 
     world.command(Life(), perform)
     return results[0]
@@ -98,3 +98,14 @@ def test_a_finished_copy_of_a_source_topic_that_was_deleted_is_still_one(world: 
     begin(world, is_done=True)
     world.delete_source_topic("a")
     assert copy(world).was_done
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_nothing_is_copied_between_other_clusters_than_the_mirror_copies_between(world: FakeWorld, side: str) -> None:
+    cluster = getattr(world, side).state
+    right, cluster.cluster_id = cluster.cluster_id, "another-cluster"
+    with pytest.raises(ConfigError, match=rf"the {side} is another cluster \(id another-cluster\) than that of the mirror"):
+        copy(world)
+    assert "again" not in world.target.topic_ids()
+    cluster.cluster_id = right
+    assert copy(world).record_count == 20

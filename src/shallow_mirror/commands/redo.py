@@ -37,14 +37,17 @@ def redo(
 
     Exactly once, with an offset map of its own, also beside the running mirror. The same command continues an interrupted copy.
     """
-    from shallow_mirror.operations.redo import RedoRequest, redo as copy_again, redo_config
+    from shallow_mirror.operations.redo import RedoRequest, mirrored_clusters, redo as copy_again, redo_config
     from shallow_mirror.types import TopicPartition
 
     request = RedoRequest(TopicPartition(topic, partition), start, end, target)
-    config = redo_config(load_mirror(conf, "redo"), request, None if tables is None else str(tables.resolve()))
+    mirror = load_mirror(conf, "redo")
+    config = redo_config(mirror, request, None if tables is None else str(tables.resolve()))
+    with session_for(mirror) as spark:
+        clusters = mirrored_clusters(mirror, spark)
     with (
         interruptible("what was copied is kept: the same command continues from there"),
         session_for(config, is_writing=True) as spark,
     ):
-        redone = copy_again(config, request, spark)
+        redone = copy_again(config, request, spark, clusters=clusters)
     print(redone.sentence())

@@ -31,7 +31,7 @@ from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, Migratio
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.migration.topic_ids import source_ids
 from shallow_mirror.operations.recover import require_newest_tables
-from shallow_mirror.operations.redo import RedoRequest, RedoResult, redo, redo_config
+from shallow_mirror.operations.redo import RedoRequest, RedoResult, mirrored_clusters, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel
 
 QUARANTINE_PREFIX = f"{routing.INTERNAL_PREFIX}late-writes."
@@ -48,7 +48,13 @@ Copy = Callable[[MirrorConfig, RedoRequest], RedoResult]
 
 def copy_range(config: MirrorConfig, request: RedoRequest) -> RedoResult:
     known_ids = source_ids(config).get(request.topic_partition.topic, ())
-    return redo(redo_config(config, request, is_handed_over=True), request, leaves_out_gone=True, known_ids=known_ids)
+    return redo(
+        redo_config(config, request, is_handed_over=True),
+        request,
+        clusters=mirrored_clusters(config),
+        leaves_out_gone=True,
+        known_ids=known_ids,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.logs.runs import RunEnd, recorded_run
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks import Observer, observe_nothing
 from shallow_mirror.sinks.kafka import SINGLE_SLOT, SingleSlot, transactional_id
 from shallow_mirror.streaming.runs import ClusterIds, KafkaAttempt, decide_first_rows, take_over_offset_map
@@ -55,8 +56,9 @@ def open_operator_session(
     observer: Observer = observe_nothing,
     accepted_version: int = 0,
     reads_source: bool = True,
+    expected: ClusterIds | None = None,
 ) -> Iterator[OperatorSession]:
-    """Take over the offset map for the block.
+    """Take over the offset map for the block. `expected`: the clusters that it has to be of, where it may be a new one.
 
     `spark`: the session of `session_for_tables`. `accepted_version`: as in `LedgerOwner.take_over`.
     Without `reads_source` the source is not asked for anything: it may be gone, and there has to be a map.
@@ -75,11 +77,25 @@ def open_operator_session(
             source=_source_cluster_id(config, source, deadline, spark),
             target=reach(target, config.target_cluster_name, deadline).cluster_id,
         )
+        if expected is not None:
+            _require_clusters(ids, expected)
         owner = take_over_offset_map(config, storage, ids, run, accepted_version=accepted_version)
         with recorded_run(storage.background_tables(), owner.run_epoch, run, __version__, f"{command}: failed") as end:
             yield OperatorSession(
                 config=config, identity=run, owner=owner, source=source, target=target, observer=observer, end=end
             )
+
+
+def _require_clusters(ids: ClusterIds, expected: ClusterIds) -> None:
+    found = [("source", ids.source, expected.source), ("target", ids.target, expected.target)]
+    problems = [
+        f"the {side} is another cluster (id {cluster_id}) than that of the mirror's offset map (id {expected_id}): check the "
+        f"bootstrap.servers of {side}.client"
+        for side, cluster_id, expected_id in found
+        if cluster_id != expected_id
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _source_cluster_id(config: MirrorConfig | RestoreConfig, source: Cluster | None, deadline: Deadline, spark: Any) -> str:

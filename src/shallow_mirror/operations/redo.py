@@ -36,6 +36,7 @@ from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
+from shallow_mirror.streaming.runs import ClusterIds
 from shallow_mirror.types import (
     UNKNOWN_BYTES_PER_OFFSET,
     OffsetRange,
@@ -99,13 +100,15 @@ def redo(
     request: RedoRequest,
     spark: Any = None,
     *,
+    clusters: ClusterIds | None = None,
     leaves_out_gone: bool = False,
     known_ids: Collection[str] = (),
     observer: Observer = observe_nothing,
 ) -> RedoResult:
     """Copy the range. Safe to call again after any error: it continues from there.
 
-    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `leaves_out_gone`: copy what the
+    `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `clusters`: those of
+    `mirrored_clusters`, read before: offsets of another cluster of the same name are others. `leaves_out_gone`: copy what the
     source still has of the range, also where it has nothing, or not the topic. `known_ids`: of the topic of the range, where the
     request names none; empty: that of now.
 
@@ -114,7 +117,7 @@ def redo(
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     _require_own_map(config, request, spark, deadline)
-    with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
+    with open_operator_session(config, "redo", deadline, spark=spark, observer=observer, expected=clusters) as session:
         _recover(session, request, deadline)
         copy = _Copy(config, request, session, known_ids if leaves_out_gone else None)
         was_done = not copy.run(deadline)
@@ -131,6 +134,15 @@ def redo(
         was_done=was_done,
         gone=_gone(request, segments),
     )
+
+
+def mirrored_clusters(config: MirrorConfig, spark: Any = None) -> ClusterIds | None:
+    """Return the clusters of the offset map of a mirror; None if it has none yet. Raises as `OffsetMap.open`."""
+    storage = TableStorage(config.table_location, spark)
+    if storage.offset_map.snapshot() is None:
+        return None
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    return ClusterIds(source=offset_map.source_cluster_id, target=offset_map.target_cluster_id)
 
 
 def _require_own_map(config: MirrorConfig, request: RedoRequest, spark: Any, deadline: Deadline) -> None:

@@ -25,7 +25,7 @@ from shallow_mirror.migration.failover.uncut_logs import uncut
 from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import named, open_partitions
-from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+from shallow_mirror.operations.redo import RedoRequest, mirrored_clusters, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
@@ -92,7 +92,8 @@ class Divergence:
     def keep(self, write: LateWrite) -> dict[str, Any]:
         """Copy a range, unless it was copied. Return the topic it is in, the offsets there, and what was `gone` of the range."""
         request = self._request(write)
-        copied = redo(self._config(write), request, leaves_out_gone=True)
+        clusters = mirrored_clusters(self._files.mirror)
+        copied = redo(self._config(write), request, clusters=clusters, leaves_out_gone=True)
         ranges = self._ranges(write)
         return {
             "kept_topic": request.target_topic,
