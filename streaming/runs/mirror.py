@@ -69,6 +69,7 @@ class _MirrorRun(Run[MirrorConfig]):
         source_id = self.cluster_id(self.source, self.config.source_cluster_name)
         target_id = self.cluster_id(self.target, self.config.target_cluster_name)
         self.cluster_ids = ClusterIds(source=source_id, target=target_id)
+        self.reporter.set_clusters(source_id, target_id)
         self.config = exclude_own_targets(self.config, is_same_cluster=source_id == target_id)
         self.cycles = CycleDetector(self.config, source_cluster_id=source_id, target_cluster_id=target_id)
 

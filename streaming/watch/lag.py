@@ -101,14 +101,16 @@ def query_source(
     positions: Mapping[SourcePartition, int],
     copied_until_ms: Mapping[SourcePartition, int],
     clock: Callable[[], float] = time.monotonic,
+    cluster_id: str = "",
 ) -> SourceView:
     """Return log ends (high watermarks), and of partitions with lag the first records that are not copied.
 
+    `cluster_id`: that of the map; another cluster is a problem. Empty: any.
     Under read_committed also the transactions that hold back the last stable offset.
     """
     planner_config = replace(PlannerConfig.of_mirror(config), isolation=IsolationLevel.READ_UNCOMMITTED)
     ends: Mapping[SourcePartition, int] = {}
-    with closing(Cluster(config.source.client)) as cluster:
+    with closing(Cluster(config.source.client, cluster_id=cluster_id)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), clock)
         try:
             ends = SourceOffsets(planner_config, cluster).log_ends(deadline).ends
@@ -126,9 +128,14 @@ def query_source(
     return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
-def query_target(config: MirrorConfig | RestoreConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
-    """Return why the target does not answer; None if it does. A task that waits for it cannot report that itself."""
-    with closing(Cluster(config.target.client)) as cluster:
+def query_target(
+    config: MirrorConfig | RestoreConfig, clock: Callable[[], float] = time.monotonic, cluster_id: str = ""
+) -> str | None:
+    """Return why the target does not answer; None if it does. A task that waits for it cannot report that itself.
+
+    `cluster_id`: as in `query_source`.
+    """
+    with closing(Cluster(config.target.client, cluster_id=cluster_id)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)
         try:
             cluster.cluster_id(deadline)

@@ -36,6 +36,8 @@ class LagMonitor:
         self._is_over = threading.Event()
         self.positions: Mapping[SourcePartition, Position] = {}
         """Replaced as a whole by the mirror's own thread."""
+        self.source_cluster_id = self.target_cluster_id = ""
+        """Of the run, once it has reached both: what another cluster answers is no measurement."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -53,8 +55,8 @@ class LagMonitor:
         positions = included_positions(self._config, self.positions)
         until_ms = copied_until(positions)
         offsets = {source: position.offset for source, position in positions.items()}
-        view = query_source(self._config, offsets, until_ms, clock=self._clock)
-        target_problem = query_target(self._config, clock=self._clock)
+        view = query_source(self._config, offsets, until_ms, clock=self._clock, cluster_id=self.source_cluster_id)
+        target_problem = query_target(self._config, clock=self._clock, cluster_id=self.target_cluster_id)
         at_ms = int(time.time() * 1000)
         return ClusterSnapshot(
             at_ms=at_ms,

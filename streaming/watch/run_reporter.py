@@ -131,6 +131,11 @@ class RunReporter:
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
+    def set_clusters(self, source_id: str, target_id: str) -> None:
+        """Set the ids of the clusters between which the run copies."""
+        if self._lag_monitor is not None:
+            self._lag_monitor.source_cluster_id, self._lag_monitor.target_cluster_id = source_id, target_id
+
     def set_positions(self, positions: Mapping[SourcePartition, Position]) -> None:
         """Set the positions from which lag is counted."""
         if self._lag_monitor is not None:

@@ -48,8 +48,8 @@ def observed(number: int, **changes: Any) -> MicroBatchObservation:
 
 def gather(settings: MirrorConfig, monkeypatch: pytest.MonkeyPatch, view: SourceView | None = None) -> status.StatusReport:
     if view is not None:
-        monkeypatch.setattr(status, "query_source", lambda *_: view)
-        monkeypatch.setattr(status, "query_target", lambda _: None)
+        monkeypatch.setattr(status, "query_source", lambda *_, **__: view)
+        monkeypatch.setattr(status, "query_target", lambda *_, **__: None)
         monkeypatch.setattr(status, "older_tables", lambda *_, **__: None)
     return status.gather_status(settings, now_ms=lambda: NOW_MS)
 

@@ -97,7 +97,7 @@ def test_a_status_says_that_the_target_does_not_tell_whether_tables_are_older(
 
 
 def test_a_target_that_does_not_answer_is_not_asked_twice(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "query_target", lambda _: "gone")
+    monkeypatch.setattr(status, "query_target", lambda *_, **__: "gone")
     monkeypatch.setattr(status, "older_tables", None)
     report = gather_status(world.config)
     assert (report.target_problem, report.older_sentence) == ("gone", None)

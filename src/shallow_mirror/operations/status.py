@@ -216,9 +216,9 @@ def gather_status(
         start = None if start is None or start.since_ms <= settled_at_ms else start
     else:
         assert isinstance(config, MirrorConfig)
-        view = query_source(config, positions, copied_until_ms)
+        view = query_source(config, positions, copied_until_ms, cluster_id=offset_map.source_cluster_id)
     at_ms = now_ms()
-    target_problem = query_target(config)
+    target_problem = query_target(config, cluster_id=offset_map.target_cluster_id)
     older, older_unknown = _older_tables(config, spark) if target_problem is None else (None, None)
     is_waiting = planned is not None and not (run is not None and run.is_over)
     start = _current_start(start, run, planned)

@@ -413,8 +413,8 @@ def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkey
     for _ in range(2):
         reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
     reporter.on_end("stopped", None)
-    monkeypatch.setattr(status, "query_source", lambda *_: SourceView())
-    monkeypatch.setattr(status, "query_target", lambda _: None)
+    monkeypatch.setattr(status, "query_source", lambda *_, **__: SourceView())
+    monkeypatch.setattr(status, "query_target", lambda *_, **__: None)
     monkeypatch.setattr(status, "older_tables", lambda *_, **__: None)
     actual = status.gather_status(settings)
     (document,) = actual.document()["problems"]
