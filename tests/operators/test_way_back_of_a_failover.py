@@ -46,6 +46,7 @@ from shallow_mirror.migration.steps import Direction, Step as WaveStep
 from shallow_mirror.operations.recover import accept_repeats
 from shallow_mirror.operations.redo import RedoRequest, redo
 from shallow_mirror.sinks.kafka import NewestControl
+from shallow_mirror.sinks.kafka.targets.settings import pause_of
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.thorough]
@@ -261,6 +262,55 @@ def test_what_only_the_old_source_has_is_kept(apart: WentApart) -> None:
     assert apart.kept() == only
     assert [kept["gone"] for kept in state.done[Step.KEEP]["kept"]] == [[]]
     assert "a" not in apart.world.source.topic_ids()
+
+
+def test_a_topic_of_kept_records_that_has_those_of_an_earlier_failover_gets_the_others_as_well(apart: WentApart) -> None:
+    only, former = apart.only_at_source, ["of an earlier fail-over"] * 3
+    apart.world.target.create_topic(KEPT, 1)
+    apart.world.target.produce(KEPT, 0, former)
+    with pytest.raises(
+        ConfigError, match=r"topic __diverged\.a exists at west, .*: set retention\.ms=-1, retention\.bytes=-1 on"
+    ):
+        fail_back(apart.files, apart.reports, Options(waits=False))
+    for name in ("retention.ms", "retention.bytes"):
+        apart.world.target.set_config(KEPT, name, "-1")
+    apart.back()
+    assert apart.kept() == [*former, *only]
+    assert "a" not in apart.world.source.topic_ids()
+
+
+def test_what_was_kept_and_differs_is_copied_again_to_a_topic_of_another_name(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is left as it is: it may have the only records of an earlier fail-over."""
+
+    def copied(*arguments: Any, **options: Any) -> Any:
+        result = redo(*arguments, **options)
+        apart.world.target.produce(KEPT, 0, ["of others"])
+        return result
+
+    only = apart.only_at_source
+    with monkeypatch.context() as patch:
+        patch.setattr(divergence, "redo", copied)
+        with pytest.raises(ConfigError, match=r"another writer.*write another name in back\.kept: all of it is copied again"):
+            fail_back(apart.files, apart.reports, Options(waits=False))
+    before = apart.kept()
+    back = apart.files.config.back.model_copy(update={"kept": "kept-{topic}"})
+    apart.files.config = apart.files.config.model_copy(update={"back": back})
+    apart.back()
+    assert apart.kept() == before
+    assert list(apart.world.target.read("kept-a", 0).values()) == only
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_brokers_delete_nothing_of_what_was_kept(apart: WentApart, policy: str) -> None:
+    """By the settings of the source topic they would, within minutes: its records are old when the source returns."""
+    apart.world.source.set_config("a", "cleanup.policy", policy)
+    apart.world.source.set_config("a", "retention.ms", "604800000")
+    only = apart.only_at_source
+    apart.back()
+    assert apart.kept() == only
+    assert pause_of(apart.world.target.state.log(KEPT, 0).configs) == {}
 
 
 def test_what_expired_since_it_was_found_is_named_and_the_rest_is_kept(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:

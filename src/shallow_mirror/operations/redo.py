@@ -18,6 +18,7 @@ from typing import Any
 
 from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec
 from shallow_mirror.broker.cluster import absent_topics, gone_topics, reach
 from shallow_mirror.broker.produce import read_receipts
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position, rows_from_arrow, schema_of
@@ -33,6 +34,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
 from shallow_mirror.sinks.kafka import SINGLE_SLOT, SingleSlot, transactional_id
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.targets.settings import pause_of
 from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
@@ -102,6 +104,7 @@ def redo(
     *,
     clusters: ClusterIds | None = None,
     leaves_out_gone: bool = False,
+    keeps_all: bool = False,
     known_ids: Collection[str] = (),
     observer: Observer = observe_nothing,
 ) -> RedoResult:
@@ -109,8 +112,8 @@ def redo(
 
     `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it. `clusters`: those of
     `mirrored_clusters`, read before: offsets of another cluster of the same name are others. `leaves_out_gone`: copy what the
-    source still has of the range, also where it has nothing, or not the topic. `known_ids`: of the topic of the range, where the
-    request names none; empty: that of now.
+    source still has of the range, also where it has nothing, or not the topic. `keeps_all`: brokers delete nothing of a topic
+    that is created for it. `known_ids`: of the topic of the range, where the request names none; empty: that of now.
 
     Raises ConfigError, OlderTablesError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError,
     RetriableError.
@@ -119,7 +122,7 @@ def redo(
     _require_own_map(config, request, spark, deadline)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer, expected=clusters) as session:
         _recover(session, request, deadline)
-        copy = _Copy(config, request, session, known_ids if leaves_out_gone else None)
+        copy = _Copy(config, request, session, known_ids if leaves_out_gone else None, keeps_all=keeps_all)
         was_done = not copy.run(deadline)
         session.owner.settle()
         session.end.outcome = "redo: done"
@@ -238,11 +241,23 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
     return listed.topic_id not in Controls.open(TableStorage(config.table_location)).read().forgotten.topic_ids
 
 
+def _without_deletion(specs: Mapping[str, TopicSpec]) -> Mapping[str, TopicSpec]:
+    """Return topics of which brokers delete nothing: the settings of a source topic would, by the times of its records."""
+    return {topic: replace(spec, configs={**spec.configs, **pause_of(spec.configs)}) for topic, spec in specs.items()}
+
+
 class _Copy:
     def __init__(
-        self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, known_ids: Collection[str] | None
+        self,
+        config: MirrorConfig,
+        request: RedoRequest,
+        session: OperatorSession,
+        known_ids: Collection[str] | None,
+        *,
+        keeps_all: bool,
     ) -> None:
         """`known_ids`: of the topic, where what is gone is left out; None: that is an error."""
+        self._keeps_all = keeps_all
         self._config = config
         self._request = request
         self._session = session
@@ -373,7 +388,12 @@ class _Copy:
     def _targets(self, owner: LedgerOwner, deadline: Deadline) -> TargetTopics:
         source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
         targets = TargetTopics(
-            self._config, source, target, positions=owner.positions(), route=lambda _: self._request.target_topic
+            self._config,
+            source,
+            target,
+            positions=owner.positions(),
+            route=lambda _: self._request.target_topic,
+            adjust_new=_without_deletion if self._keeps_all else dict,
         )
         listed = source.metadata([topic], deadline).topics[topic]
         targets.prepare({topic: len(listed.partitions)}, deadline)

@@ -258,8 +258,8 @@ class FailoverConductor:
         if differences:
             raise ConfigError(
                 [
-                    f"{difference}: nothing was deleted at {effects.source_alias}; delete the topic of kept records, and write "
-                    "another name in back.kept"
+                    f"{difference}: nothing was deleted at {effects.source_alias}; write another name in back.kept: all of it is "
+                    "copied again there"
                     for difference in differences
                 ]
             )

@@ -93,7 +93,7 @@ class Divergence:
         """Copy a range, unless it was copied. Return the topic it is in, the offsets there, and what was `gone` of the range."""
         request = self._request(write)
         clusters = mirrored_clusters(self._files.mirror)
-        copied = redo(self._config(write), request, clusters=clusters, leaves_out_gone=True)
+        copied = redo(self._config(write), request, clusters=clusters, leaves_out_gone=True, keeps_all=True)
         ranges = self._ranges(write)
         return {
             "kept_topic": request.target_topic,
@@ -123,12 +123,10 @@ class Divergence:
         self, write: LateWrite, target: TopicPartition, ranges: Mapping[LateWrite, Sequence[OffsetRange]]
     ) -> tuple[Sequence[str], int]:
         """Return the differences between a copy and the old source, and how many records were compared."""
-        of_others = [
-            offsets
-            for other, found in ranges.items()
-            if other is not write and other.topic_partition == write.topic_partition
-            for offsets in found
-        ]
+        kept = {other: found for other, found in ranges.items() if other.topic_partition == write.topic_partition}
+        of_others = [offsets for other, found in kept.items() if other is not write for offsets in found]
+        if first := min(offsets.start for found in kept.values() for offsets in found):
+            of_others.append(OffsetRange(0, first))  # of an earlier fail-over, with the same name of the topic
         report = verify_mirror(self._config(write), topics=[write.topic_partition.topic], known={target: of_others})
         return report.sentences() if report.difference_counts else (), report.record_count
 

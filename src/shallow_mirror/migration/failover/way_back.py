@@ -42,6 +42,7 @@ from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Direction, Step as MigrationStep
 from shallow_mirror.migration.topic_ids import copied_ids, lost_topics
 from shallow_mirror.operations.recover import require_newest_tables
+from shallow_mirror.sinks.kafka.targets.settings import pause_of
 from shallow_mirror.types import OffsetRange, SourcePartition
 
 _GONE_MS = 30_000
@@ -105,6 +106,7 @@ class WayBack:
         taken = sorted(files.kept_topic(topic) for topic in topics if files.kept_topic(topic) in topics)
         if taken:
             problems.append(f"back.kept: {named(taken)} is a mirrored topic: give another name")
+        problems += self._kept_topic_problems(topics)
         problems += self._spanning_problems(topics)
         problems += unready([*files.config.hooks, *files.config.back.hooks])
         if reverse_positions(back):
@@ -112,6 +114,19 @@ class WayBack:
                 f"mirror {back.mirror} has run before the old topics were deleted: give it another mirror id and other tables"
             )
         return problems
+
+    def _kept_topic_problems(self, topics: Collection[str]) -> list[str]:
+        """Return the topics of kept records that exist, and of which brokers would delete the only copy of what they get."""
+        listed = self.target.metadata(sorted(map(self.files.kept_topic, topics)), request_deadline()).topics
+        existing = sorted(name for name, topic in listed.items() if topic.error_code == 0)
+        settings = self.target.topic_configs(existing, request_deadline()) if existing else {}
+        pauses = {name: pause_of({"cleanup.policy": "delete", **settings[name]}) for name in existing}
+        return [
+            f"back.kept: topic {name} exists at {self.target_alias}, and brokers would delete records that are kept there: set "
+            f"{', '.join(f'{setting}={value}' for setting, value in pause.items())} on it, or give another name"
+            for name, pause in pauses.items()
+            if pause
+        ]
 
     def active_groups(self) -> list[str]:
         """Return the groups that have members at the source."""
