@@ -473,6 +473,28 @@ def test_all_of_a_topic_is_kept_where_its_copy_was_created_again(tmp_path: Path,
         assert "a" not in world.source.topic_ids()
 
 
+@pytest.mark.parametrize("offsets", ["translated", "preserved"])
+@pytest.mark.parametrize("is_longer", [True, False], ids=["a longer retention", "the same retention"])
+def test_what_the_target_has_deleted_and_the_source_keeps_for_longer_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offsets: str, *, is_longer: bool
+) -> None:
+    with opened_world(tmp_path / "world") as world:
+        world.settings.offsets = offsets
+        world.create_source_topic("a", 1)
+        world.source.produce_marker("a", 0)
+        for _ in range(2):
+            world.produce("a", 0, 5)
+            assert world.run(Life()) is None
+        if is_longer:
+            world.source.set_config("a", "retention.ms", "-1")
+        world.target.delete_records("a", 0, list(world.target.read("a", 0))[6])
+        deleted = list(world.source.read("a", 0).values())[:6]
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        apart.back()
+        assert [value for value in apart.kept() if value in deleted] == (deleted if is_longer else [])
+        assert "a" not in world.source.topic_ids()
+
+
 def test_a_topic_of_which_the_mirror_has_forgotten_its_copy_stays_at_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,7 +282,7 @@ class FailoverConductor:
             self._reports.says(f"{self._way}: transactions were begun at {effects.source_alias} meanwhile: {named(is_open)}")
             return Step.KEEP
         if self._note_diverged(state, ids):
-            self._reports.says(f"{self._way}: records were written to {effects.source_alias} meanwhile: they are kept as well")
+            self._reports.says(f"{self._way}: meanwhile more records are only at {effects.source_alias}: they are kept as well")
             return Step.KEEP
         if gone := sorted(ids.keys() - self._retried(lambda: effects.topic_ids(state)).keys()):
             self._reports.says(

@@ -13,7 +13,7 @@ from typing import Any
 
 from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
@@ -27,6 +27,7 @@ from shallow_mirror.groups.sync_plan import GroupOffsets, committed_offsets
 from shallow_mirror.migration.conductor_ports import Detail
 from shallow_mirror.migration.failover.conductor import Reports
 from shallow_mirror.migration.failover.divergence import Divergence
+from shallow_mirror.migration.failover.expired_copies import expired_ends
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
 from shallow_mirror.migration.failover.undecided_copies import undecided_ends
@@ -171,9 +172,18 @@ class WayBack:
         copied = {source: position for source, position in positions.items() if source in fenced}
         fenced_ends = {source: offsets.end for source, offsets in fenced.items()}
         ends = fenced_ends | undecided_ends(self.target, copied, fenced_ends, Deadline.after_ms(_LOOK_MS, time.monotonic))
-        mirrored = {source: OffsetRange(offsets.start, max(offsets.start, ends[source])) for source, offsets in fenced.items()}
+        expired = self._expired_ends(copied)
+        starts = {source: max(offsets.start, expired.get(source, 0)) for source, offsets in fenced.items()}
+        mirrored = {source: OffsetRange(start, max(start, ends[source])) for source, start in starts.items()}
         mirrored |= self._filled(state, same, copies)
         return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping], positions)
+
+    def _expired_ends(self, copied: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
+        mirror = self.files.mirror
+        offset_map = OffsetMap.open(TableStorage(mirror.table_location), mirror=mirror.mirror)
+        with closing(Cluster(mirror.source.client)) as source:
+            reach(source, mirror.source_cluster_name, request_deadline())
+            return expired_ends(source, self.target, copied, offset_map)
 
     def _filled(
         self, state: FailoverState, ids: Mapping[str, str], copies: Mapping[str, str]
