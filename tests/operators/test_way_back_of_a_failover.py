@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -401,6 +401,33 @@ def test_what_a_transaction_hides_that_began_when_the_rest_was_kept_is_kept_as_w
     apart.back()
     assert apart.kept()[15:] == [*(["in a transaction"] if is_commit else []), "behind it"]
     assert "a" not in source.topic_ids()
+
+
+@pytest.mark.parametrize("is_in_transaction", [True, False])
+def test_what_is_written_when_nothing_more_was_found_is_kept_before_its_topic_is_deleted(
+    apart: WentApart, monkeypatch: pytest.MonkeyPatch, *, is_in_transaction: bool
+) -> None:
+    source, delete_topics = apart.world.source, WayBack.delete_topics
+    source.create_topic("b", 1)
+    apart.world.target.create_topic("b", 1)
+
+    def written_before(way_back: WayBack, ids: Mapping[str, str]) -> list[str]:
+        monkeypatch.setattr(WayBack, "delete_topics", delete_topics)
+        txn = source.begin() if is_in_transaction else None
+        source.produce("a", 0, ["late"], txn)
+        written = delete_topics(way_back, ids)
+        assert source.topic_ids().keys() == {"a"}
+        if txn is not None:
+            source.end(txn, is_commit=True)
+        return written
+
+    monkeypatch.setattr(WayBack, "delete_topics", written_before)
+    only = apart.only_at_source
+    state = apart.back()
+    assert apart.kept() == [*only, "late"]
+    assert source.topic_ids() == {}
+    assert list(state.done[Step.KEEP]["topics"]) == ["a", "b"]
+    assert "fail-back: written to at east meanwhile, and not deleted yet: a" in apart.reports.sentences
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["its id is the first", "its id is the last"])

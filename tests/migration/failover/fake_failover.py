@@ -134,7 +134,7 @@ class FakeFailover:
         assert [(write.start, write.end) for write in writes] == self._world.kept
         return []
 
-    def delete_topics(self, ids: Mapping[str, str]) -> None:
+    def delete_topics(self, ids: Mapping[str, str]) -> list[str]:
         world = self._world
         self._kill()
         if world.topic_id is not None and ids.get("orders") == world.topic_id:
@@ -143,6 +143,7 @@ class FakeFailover:
             assert not world.is_back_allowed
             world.topic_id = None
         self._kill()
+        return []
 
     def back(self) -> Detail:
         return {"mirror": self._world.back, "tables": self._world.back}

@@ -24,7 +24,7 @@ from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.migration.failover.uncut_logs import uncut
 from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import named, open_partitions
+from shallow_mirror.migration.observations import LogEnds, named, open_partitions
 from shallow_mirror.operations.redo import RedoRequest, mirrored_clusters, redo, redo_config
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -35,6 +35,8 @@ class Divergence:
 
     def __init__(self, files: FailoverFiles) -> None:
         self._files = files
+        self.seen_ends: LogEnds = {}
+        """Of the logs of the old source, as `find` has seen them last."""
 
     def topic_ids(self, mirrored: Collection[str], forgotten: ForgottenTopics) -> dict[str, str]:
         """Return the topics that are used at the target, with their ids at the old source; "": it has none of this name.
@@ -78,7 +80,7 @@ class Divergence:
             # In front of the log ends: what a leader that is elected in between has cut is looked for again before the deletion.
             for partition, ranges in uncut(source, same, positions, offset_map).items():
                 known.setdefault(partition.topic_partition, []).extend(Copied(each.start, each.end, None) for each in ranges)
-            ends = list_log_ends(source, sorted(ids), request_deadline())
+            self.seen_ends = ends = list_log_ends(source, sorted(ids), request_deadline())
             timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
             starts = source.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, request_deadline()) if ends else {}
         gaps = [

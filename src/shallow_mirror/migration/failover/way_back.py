@@ -61,6 +61,8 @@ class WayBack:
     target: Cluster
     """That of the mirror: of which the topics come back."""
     _ends_to_fill: LogEnds | None = field(default=None, init=False)
+    _seen_ends: LogEnds = field(default_factory=dict, init=False)
+    """Of the old source, when it was looked last for what only that has."""
 
     @property
     def source_alias(self) -> str:
@@ -176,7 +178,10 @@ class WayBack:
         starts = {source: max(offsets.start, expired.get(source, 0)) for source, offsets in fenced.items()}
         mirrored = {source: OffsetRange(start, max(start, ends[source])) for source, start in starts.items()}
         mirrored |= self._filled(state, same, copies)
-        return self._divergence().find(same, mirrored, [LateWrite.of(write) for write in state.keeping], positions)
+        divergence = self._divergence()
+        found = divergence.find(same, mirrored, [LateWrite.of(write) for write in state.keeping], positions)
+        self._seen_ends = divergence.seen_ends
+        return found
 
     def _expired_ends(self, copied: Mapping[SourcePartition, Position]) -> dict[SourcePartition, int]:
         mirror = self.files.mirror
@@ -205,22 +210,34 @@ class WayBack:
     def compare_kept(self, writes: Sequence[LateWrite]) -> list[str]:
         return self._divergence().compare(writes)
 
-    def delete_topics(self, ids: Mapping[str, str]) -> None:
-        """Delete these topics at the source, and wait until their names are free. Topics that have these names by now stay."""
-        mirror, ids = self.files.mirror, {name: topic_id for name, topic_id in ids.items() if topic_id}
-        deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
+    def delete_topics(self, ids: Mapping[str, str]) -> list[str]:
+        """Delete these topics at the source, and wait until their names are free. Topics that have these names by now stay.
+
+        Return the topics that were written to since `diverged` has looked: they stay as well.
+        """
+        mirror, written = self.files.mirror, list[str]()
         with closing(Cluster(mirror.source.client)) as source:
-            reach(source, mirror.source_cluster_name, deadline)
+            reach(source, mirror.source_cluster_name, request_deadline())
             for name, topic_id in ids.items():
-                delete_topic_by_id(source, name, topic_id, deadline)
+                if topic_id and self._is_written(source, name):
+                    written.append(name)
+                elif topic_id:
+                    delete_topic_by_id(source, name, topic_id, request_deadline())
+            deleted = {name: topic_id for name, topic_id in ids.items() if topic_id and name not in written}
+            deadline = Deadline.after_ms(_GONE_MS, time.monotonic)
             while left := [
                 name
-                for name, topic in source.metadata(list(ids), deadline).topics.items()
-                if topic.error_code == 0 and topic.topic_id == ids[name]
+                for name, topic in source.metadata(list(deleted), deadline).topics.items()
+                if topic.error_code == 0 and topic.topic_id == deleted[name]
             ]:
                 if deadline.is_over():
                     raise RetriableError("DEADLINE", f"{mirror.source_cluster_name} still has {named(left)}")
                 self.options.clock.sleep(0.1)
+        return written
+
+    def _is_written(self, source: Cluster, topic: str) -> bool:
+        ends = list_log_ends(source, [topic], request_deadline())
+        return any(log != self._seen_ends.get(name) or log.stable < log.end for name, log in ends.items())
 
     def back(self) -> Detail:
         """Return which mirror fills the topics, for a row."""
