@@ -501,6 +501,25 @@ def test_all_of_a_topic_is_kept_where_its_copy_was_created_again(tmp_path: Path,
 
 
 @pytest.mark.parametrize("offsets", ["translated", "preserved"])
+@pytest.mark.parametrize("left", [0, 6, 8])
+def test_what_the_target_has_lost_of_its_copies_before_the_failover_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offsets: str, left: int
+) -> None:
+    """An unclean leader election there, behind which the mirror has not started: the map says that all was copied."""
+    with opened_world(tmp_path / "world") as world:
+        world.settings.offsets = offsets
+        mirrored_topics(world, "a")
+        world.target.state.logs["a", 0].truncate(left)
+        held = set(world.target.read("a", 0).values())
+        lost = [value for value in world.source.read("a", 0).values() if value not in held]
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        world.target.produce("a", 0, [f"of an application {number}" for number in range(20)])
+        apart.back()
+        assert [value for value in apart.kept() if value not in held] == lost
+        assert "a" not in world.source.topic_ids()
+
+
+@pytest.mark.parametrize("offsets", ["translated", "preserved"])
 @pytest.mark.parametrize("is_longer", [True, False], ids=["a longer retention", "the same retention"])
 def test_what_the_target_has_deleted_and_the_source_keeps_for_longer_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offsets: str, *, is_longer: bool

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from shallow_mirror.access import open_topics
 from shallow_mirror.broker import METADATA_TOO_LARGE, Cluster
@@ -26,6 +25,7 @@ from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration.conductor_ports import Detail
 from shallow_mirror.migration.failover.abort import group_problems, moved_digests, source_problems, target_problems
 from shallow_mirror.migration.failover.conductor import Reports
+from shallow_mirror.migration.failover.copies_below import ends_below
 from shallow_mirror.migration.failover.losses import COUNT_COLUMNS, CopiedCounter, count_rows, losses_of, to_count
 from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
@@ -33,7 +33,7 @@ from shallow_mirror.migration.failover.undecided_copies import undecided_copies
 from shallow_mirror.migration.failover.way_back import WayBack
 from shallow_mirror.migration.hooks.hook_call import unready
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import named, open_partitions
+from shallow_mirror.migration.observations import LogEnd, named, open_partitions
 from shallow_mirror.migration.passage import run_of
 from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups, missing_to_change_acls
 from shallow_mirror.migration.session import Options
@@ -202,6 +202,7 @@ class FailoverEffects:
             session.end.outcome = "failover: ended the mirror"
         targets = sorted({position.target.topic for position in positions.values()})
         ends = list_log_ends(self._target, targets, request_deadline())
+        copied = self._copied_ends(positions, ends)
         seen = planner_state.read_state(planner_state.planner_state_path(mirror.checkpoint), planner_state.PlannerState)
         partitions = [
             {
@@ -209,8 +210,7 @@ class FailoverEffects:
                 "topic_id": source.topic_id,
                 "partition": source.partition,
                 "start": position.start,
-                # Records of preserved partitions count as soon as they are in the log, whatever the map says.
-                "end": max(position.offset, self._end_of(position, ends)),
+                "end": copied[source],
                 "seen_end": None if seen is None else max(position.offset, seen.ends.get(source, 0)),
             }
             for source, position in sorted(positions.items())
@@ -222,10 +222,21 @@ class FailoverEffects:
             "open": [f"{name} from offset {ends[name].stable:,}" for name in open_partitions(ends)],
         }
 
-    @staticmethod
-    def _end_of(position: Position, ends: Mapping[TopicPartition, Any]) -> int:
-        log = ends.get(position.target.topic_partition)
-        return log.end if log is not None and position.shared_producer_id is not None else 0
+    def _copied_ends(
+        self, positions: Mapping[SourcePartition, Position], ends: Mapping[TopicPartition, LogEnd]
+    ) -> dict[SourcePartition, int]:
+        """Return the source offset up to which the target has the copies. `ends`: of its logs."""
+        copied, lost = dict[SourcePartition, int](), dict[SourcePartition, int]()
+        for source, position in positions.items():
+            log = ends.get(position.target.topic_partition)
+            copied[source] = position.offset
+            if log is not None and log.end < position.target_end:
+                lost[source] = log.end
+            elif log is not None and position.shared_producer_id is not None:
+                # Records of preserved partitions count as soon as they are in the log, whatever the map says.
+                copied[source] = max(position.offset, log.end)
+        below = ends_below(OffsetMap.open(self._storage, mirror=self.files.mirror.mirror), lost)
+        return copied | {source: max(positions[source].start, end) for source, end in below.items()}
 
     def open_topics(self) -> int:
         """Let others write to the topics at the target. Return how many Deny ACLs were deleted."""

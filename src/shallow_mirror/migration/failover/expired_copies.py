@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import OffsetMap, Position
-from shallow_mirror.checkpoints.tables import Comparison
 from shallow_mirror.deadline import request_deadline
-from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, SegmentKind, SourcePartition
+from shallow_mirror.migration.failover.copies_below import ends_below
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, SourcePartition
 
 _RETENTION = ("cleanup.policy", "retention.ms", "retention.bytes")
-_COLUMNS = ["source_partition", "source_start", "source_end", "target_start", "target_end"]
 
 
 def expired_ends(
@@ -29,11 +26,7 @@ def expired_ends(
     cut = {each: starts[name].offset for each, name in names.items() if starts[name].offset > 0}
     differing = _differing(source, target, {each.topic: positions[each].target.topic for each in cut})
     cut = {each: start for each, start in cut.items() if each.topic in differing}
-    ends: dict[SourcePartition, int] = {}
-    for topic, topic_id in sorted({(each.topic, each.topic_id) for each in cut}):
-        of_topic = {each.partition: start for each, start in cut.items() if (each.topic, each.topic_id) == (topic, topic_id)}
-        found = _source_ends(offset_map, topic, topic_id, of_topic)
-        ends |= {SourcePartition(topic, topic_id, partition): end for partition, end in found.items()}
+    ends = ends_below(offset_map, cut)
     # The newest copies of a preserved log may be in no row.
     preserved = {each: start for each, start in cut.items() if positions[each].shared_producer_id is not None}
     return ends | {each: max(start, ends.get(each, 0)) for each, start in preserved.items()}
@@ -46,23 +39,3 @@ def _differing(source: Cluster, target: Cluster, topics: Mapping[str, str]) -> C
     here = source.topic_configs(sorted(topics), request_deadline(), keys=_RETENTION)
     there = target.topic_configs(sorted({*topics.values()}), request_deadline(), keys=_RETENTION)
     return {topic for topic, copy in topics.items() if here[topic] != there[copy]}
-
-
-def _source_ends(offset_map: OffsetMap, topic: str, topic_id: str, starts: Mapping[int, int]) -> dict[int, int]:
-    """Return the source offsets of a topic up to which the copies lie below log starts of the target, by partition."""
-    log_starts = np.zeros(max(starts) + 2, np.int64)  # the last one is that of all partitions behind them
-    log_starts[list(starts)] = list(starts.values())
-    ends = np.zeros_like(log_starts)
-    condition = (
-        Comparison("source_topic", "=", topic),
-        Comparison("source_topic_id", "=", topic_id),
-        # Records that were released from quarantine are behind their neighbours, and say nothing of these.
-        Comparison("kind", "=", SegmentKind.DATA.value),
-    )
-    for rows in offset_map.settled_pieces(condition, _COLUMNS):
-        partitions, first, end, copy, copy_end = (np.asarray(rows.column(name).to_numpy(), np.int64) for name in _COLUMNS)
-        partitions = np.minimum(partitions, len(log_starts) - 1)
-        log_start = log_starts[partitions]
-        up_to = np.where(copy_end <= log_start, end, np.where(copy < log_start, first + log_start - copy, 0))
-        np.maximum.at(ends, partitions, up_to)
-    return {partition: int(ends[partition]) for partition in starts}

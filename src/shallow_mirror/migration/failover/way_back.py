@@ -173,7 +173,9 @@ class WayBack:
         }
         copied = {source: position for source, position in positions.items() if source in fenced}
         fenced_ends = {source: offsets.end for source, offsets in fenced.items()}
-        ends = fenced_ends | undecided_ends(self.target, copied, fenced_ends, Deadline.after_ms(_LOOK_MS, time.monotonic))
+        held = undecided_ends(self.target, copied, fenced_ends, Deadline.after_ms(_LOOK_MS, time.monotonic))
+        # The target may have had less than the map says: the end of its log was lost before the fail-over.
+        ends = {source: min(end, held.get(source, end)) for source, end in fenced_ends.items()}
         expired = self._expired_ends(copied)
         starts = {source: max(offsets.start, expired.get(source, 0)) for source, offsets in fenced.items()}
         mirrored = {source: OffsetRange(start, max(start, ends[source])) for source, start in starts.items()}
