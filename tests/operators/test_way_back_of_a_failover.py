@@ -23,6 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OlderTablesError
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration import MigrationState, Options, Phase, WaitsForOutsideError
 from shallow_mirror.migration.failover import (
     FailoverState,
@@ -243,6 +244,35 @@ def test_deny_acls_that_stopped_the_writers_at_the_target_are_named(tmp_path: Pa
         state = replace(read_failover(apart.files), done={Step.HAND_BACK: {"seconds": 1.0, **found}}, begun_at={})
         last = view.state_text(state, apart.files).splitlines()[-1]
         assert last.startswith("Deny ACLs created at west: WRITE of a by User:anna: no command deletes them, `kafka-acls.sh")
+
+
+def test_offsets_that_only_the_source_has_of_a_group_come_to_the_target_before_its_topics_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without groups.sync no fail-over moves them, and an application that did not run since would read from somewhere else."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        for group in ("weekly", "in-use", "of-others"):
+            world.source.commit_group(group, "b" if group == "of-others" else "a", 0, 5)
+        world.target.commit_group("in-use", "a", 0, 6)
+        with pytest.raises(ConfigError, match=r"groups have offsets of these topics at east only, .*: weekly: `shallow-mirror"):
+            fail_back(apart.files, apart.reports, Options(waits=False))
+        assert sync_groups(world.config, pattern="weekly", is_applied=True, is_forced=True).is_done
+        assert Step.DELETE in apart.back().done
+        offset = world.target.group_offsets("weekly")["a", 0]
+        assert [value for at, value in world.target.read("a", 0).items() if at >= offset] == [f"a0:{n}" for n in range(5, 10)]
+
+
+def test_offsets_of_a_group_that_the_file_excludes_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        world.source.commit_group("weekly", "a", 0, 5)
+        groups = apart.files.config.groups.model_copy(update={"exclude": ["weekly"]})
+        apart.files.config = apart.files.config.model_copy(update={"groups": groups})
+        apart.back()
+        assert world.source.topic_ids() == {}
 
 
 def kill_before_the_copy(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> None:

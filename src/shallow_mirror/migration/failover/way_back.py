@@ -111,6 +111,7 @@ class WayBack:
             problems.append(f"back.kept: {named(taken)} is a mirrored topic: give another name")
         problems += self._kept_topic_problems(topics)
         problems += self._spanning_problems(topics)
+        problems += self._left_group_problems(topics)
         problems += unready([*files.config.hooks, *files.config.back.hooks])
         if reverse_positions(back):
             problems.append(
@@ -356,6 +357,22 @@ class WayBack:
                     f"mirror if it runs: {them} and the offsets of {group} there stay at {self.target_alias}"
                 )
         return problems
+
+    def _left_group_problems(self, topics: Sequence[str]) -> list[str]:
+        """Return the groups that have offsets of the topics at the source only: they are deleted with the topics."""
+        mirror, wanted = self.files.mirror, (self.files.config.groups, self.files.mirror.groups)
+        with closing(GroupClient(mirror.source.client, mirror.source_cluster_name)) as groups:
+            names = [name for name in sorted(groups.listed()) if all(patterns.is_included(name) for patterns in wanted)]
+            committed = committed_offsets(groups, names)
+        at_source = {commit.group for commit in committed if commit.topic_partition.topic in topics}
+        if not (left := sorted(at_source.difference(self.groups_of(topics)))):
+            return []
+        command = f"shallow-mirror groups {shlex.quote(self.files.config.mirror)} --group NAME --apply --force"
+        return [
+            f"groups have offsets of these topics at {self.source_alias} only, and Kafka deletes them with the topics: "
+            f"{named(left)}: `{command}` commits them at {self.target_alias}, so that they come back; groups.exclude of "
+            f"{self.files.config.path} gives them up"
+        ]
 
     def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
         """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call.
