@@ -16,6 +16,7 @@ from tests.operators.surroundings import opened_world
 from tests.support import mirror_runs
 
 from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -228,22 +229,41 @@ def test_topics_of_a_mirror_that_continued_with_older_tables_stay(tmp_path: Path
 
 def test_deny_acls_that_stopped_the_writers_at_the_target_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would refuse these writers after the next fail-over."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        last = handed_back(apart, monkeypatch)[-1]
+        assert last.startswith("Deny ACLs created at west: WRITE of a by User:anna: no command deletes them, `kafka-acls.sh")
+
+
+def test_topics_that_the_mirror_back_copies_and_that_do_not_come_back_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their writers and consumers would be forgotten at the target when the mirror back is stopped."""
+    with opened_world(tmp_path / "world") as world:
+        mirrored_topics(world, "a", "b")
+        apart = failed_over(world, tmp_path / "world", monkeypatch)
+        positions = OffsetMap.open(world.config.table_location, mirror=world.config.mirror).positions()
+        monkeypatch.setattr(way_back, "positions_of", lambda _: positions)
+        (line,) = [line for line in handed_back(apart, monkeypatch) if line.startswith("topic ")]
+        assert line.startswith("topic b did not come back: east did not have it when the way back began. Its writers and")
+        assert "back.yaml copies it to east as long as it runs: `shallow-mirror migrate` with that mirror moves it" in line
+
+
+def handed_back(apart: WentApart, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what `status` says once topic a is back, whose writers were stopped by Deny ACLs."""
     moved = WaveState(
         name="back",
         phase=Phase.MOVED,
         done={WaveStep.REPORT: {"writers_stopped_s": 1.0, "records_verified": 10, "groups": 0, "late_writes": []}},
         denied={Direction.MOVE: [{"topic": "a", "principal": "User:anna"}]},
     )
-    with opened_world(tmp_path / "world") as world:
-        mirrored_topics(world, "a")
-        apart = failed_over(world, tmp_path / "world", monkeypatch)
-        monkeypatch.setattr(way_back, "run_migration", lambda *_: MigrationState(waves={"back": moved}))
-        monkeypatch.setattr(WayBack, "_require_filled", lambda *_: None)
-        with closing(FailoverEffects(apart.files, apart.reports, Options())) as effects:
-            found = effects.way_back.hand_back(["a"], [])
-        state = replace(read_failover(apart.files), done={Step.HAND_BACK: {"seconds": 1.0, **found}}, begun_at={})
-        last = view.state_text(state, apart.files).splitlines()[-1]
-        assert last.startswith("Deny ACLs created at west: WRITE of a by User:anna: no command deletes them, `kafka-acls.sh")
+    monkeypatch.setattr(way_back, "run_migration", lambda *_: MigrationState(waves={"back": moved}))
+    monkeypatch.setattr(WayBack, "_require_filled", lambda *_: None)
+    with closing(FailoverEffects(apart.files, apart.reports, Options())) as effects:
+        found = effects.way_back.hand_back(["a"], [])
+    state = replace(read_failover(apart.files), done={Step.HAND_BACK: {"seconds": 1.0, **found}}, begun_at={})
+    return view.state_text(state, apart.files).splitlines()
 
 
 def test_offsets_that_only_the_source_has_of_a_group_come_to_the_target_before_its_topics_are_deleted(

@@ -137,6 +137,12 @@ def _left_lines(handed_back: Mapping[str, Any], files: FailoverFiles) -> Iterato
             f"stop its consumers, set the same offsets at {source} (kafka-consumer-groups.sh --reset-offsets), and start them "
             "there"
         )
+    for topic in handed_back.get("left_topics", ()):
+        yield (
+            f"topic {topic} did not come back: {source} did not have it when the way back began. Its writers and consumers are "
+            f"still at {target}, and the mirror of {shlex.quote(back)} copies it to {source} as long as it runs: `shallow-mirror "
+            "migrate` with that mirror moves it"
+        )
     if denied := handed_back.get("denied", ()):
         topics, principals = (", ".join(sorted({acl[field] for acl in denied})) for field in ("topic", "principal"))
         yield (

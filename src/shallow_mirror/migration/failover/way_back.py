@@ -377,8 +377,10 @@ class WayBack:
     def hand_back(self, topics: Sequence[str], groups: Sequence[str]) -> Detail:
         """Move topics, groups and writers back, as a migration of one wave with the mirror back. Continues an earlier call.
 
-        Return also what is left at the target: late writes, groups of the topics that are not among `groups`, Deny ACLs.
+        Return also what is left at the target: late writes, groups of the topics that are not among `groups`, other topics that
+        the mirror back copies, Deny ACLs.
         """
+        assert self.files.back is not None, "the check asks for it"
         self._require_filled(topics)
         try:
             state = run_migration(self._migration(topics, groups), self.reports, self._migration_options)
@@ -396,6 +398,7 @@ class WayBack:
             "groups": moved["groups"],
             "late_writes": moved["late_writes"],
             "left_groups": sorted(set(self.groups_of(topics)).difference(groups)),
+            "left_topics": sorted({source.topic for source in positions_of(self.files.back)}.difference(topics)),
             "denied": list(wave.denied.get(Direction.MOVE, ())),
         }
 
