@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Protocol
 
 from shallow_mirror import routing
@@ -79,6 +79,7 @@ class Passage(Protocol):
     def may_hide_groups(self) -> bool: ...
     def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
     def missing_denies(self) -> Sequence[Acl]: ...
+    def denies_at_other(self) -> Sequence[Acl]: ...
     @property
     def commit_id(self) -> str: ...
     @property
@@ -322,6 +323,7 @@ def notes_of(passage: Passage) -> list[str]:
     """Return facts that an operator has to check, because a plan cannot."""
     left = [topic for topic in passage.forgotten_topics() if passage.wave.has_topic(topic)]
     notes = [f"{passage.mirror.source_cluster_name}: {_forgotten_sentence(left)}: the wave moves without"] if left else []
+    notes += _unknown_denies(passage)
     patterns = [pattern for pattern in passage.wave.groups if not routing.is_plain_name(pattern)]
     if not patterns or not passage.may_hide_groups():
         return notes
@@ -330,6 +332,16 @@ def notes_of(passage: Passage) -> list[str]:
         f"{passage.mirror.source_cluster_name}: groups that the user of the mirror file may not describe are not seen and would "
         f"not move: grant Describe on the cluster, or on every group of {named(patterns)}",
     ]
+
+
+def _unknown_denies(passage: Passage) -> list[str]:
+    if not passage.files.config.writers.is_denied:
+        return []
+    try:
+        passage.denies_at_other()
+    except ConfigError as error:
+        return [f"Deny ACLs that would keep the writers from {passage.other_alias} are not looked for: {error}"]
+    return []
 
 
 def _deny_problems(passage: Passage) -> Iterator[str]:
@@ -351,6 +363,12 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     if not writers.is_denied:
         return
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
+    with suppress(ConfigError):  # `notes_of` says so
+        for acl in passage.denies_at_other():
+            yield (
+                f"{passage.mirror.target_cluster_name}: {acl} would keep the writers from writing there: delete it "
+                "(kafka-acls.sh --remove)"
+            )
     origin = UserView(passage.origin, passage.mirror.source_cluster_name)
     yield from missing_to_change_acls(origin, "needed for writers.stop: deny")
     for config in (passage.files.mirror, *passage.files.reverses.values()):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.access import open_topics
+from shallow_mirror.access import open_topics, write_deny
 from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.broker.admin.access import Acl
 from shallow_mirror.broker.produce.txn import list_transactional_ids
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls, TopicControls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls, DeniedWrites, TopicControls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
@@ -307,6 +307,17 @@ class Passage:
     def missing_denies(self) -> list[Acl]:
         """Return the Deny ACLs that stop the writers and that the origin does not have yet."""
         return self._denies().missing(self.topics(), self.files.config.writers.principals)
+
+    def denies_at_other(self) -> list[Acl]:
+        """Return the Deny ACLs that keep the writers from the copies, without those that the wave deletes itself.
+
+        Raises ConfigError where the cluster has no authorizer, or does not show its ACLs.
+        """
+        copies, principals = list(map(self.target_topic, self.topics())), self.files.config.writers.principals
+        own = {write_deny(*denied) for denied in DeniedWrites.open(TableStorage(self.mirror.table_location)).read_former()}
+        if self.are_writers_denied_at_other:
+            own |= {write_deny(topic, principal) for topic in copies for principal in principals}
+        return [acl for acl in self._denies(at_origin=False).found(copies, principals) if acl not in own]
 
     def create_denies(self, acls: Sequence[Acl]) -> None:
         self._denies().create(acls)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shallow_mirror.access import write_deny
-from shallow_mirror.broker.admin.access import Acl, AclClient
+from shallow_mirror.broker.admin.access import ANYBODY, Acl, AclClient, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.errors import ConfigError
 
@@ -21,6 +21,18 @@ class WriterDenies:
         present = self._acls.read()
         wanted = (write_deny(topic, principal) for topic in topics for principal in principals)
         return [acl for acl in wanted if acl not in present]
+
+    def found(self, topics: Iterable[str], principals: Collection[str]) -> list[Acl]:
+        """Return the Deny ACLs of any kind that keep one of the principals from writing to one of the topics."""
+        patterns = [ResourcePattern(ResourceKind.TOPIC, topic) for topic in topics]
+        return sorted(
+            acl
+            for acl in self._acls.read()
+            if acl.is_deny
+            and acl.operation in (AclOperation.WRITE, AclOperation.ALL)
+            and acl.principal in (ANYBODY, *principals)
+            and any(acl.pattern.covers(pattern) for pattern in patterns)
+        )
 
     def create(self, acls: Sequence[Acl]) -> None:
         self._require_done(self._acls.create(acls), "create")

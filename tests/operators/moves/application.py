@@ -107,6 +107,13 @@ class Application:
         wanted = {"principal": PRINCIPAL, "operation": _WRITE, "permission_type": _DENY}
         return any(wanted.items() <= entry.items() for entry in entries)
 
+    def deny(self, side: str, topic: str) -> None:
+        """Let an ACL keep the writers from a topic."""
+        acls = self.clusters[side].state.acls
+        assert acls is not None
+        entry = {"principal": PRINCIPAL, "host": "*", "operation": _WRITE, "permission_type": _DENY}
+        acls.setdefault((_TOPIC, topic, _LITERAL), []).append(entry)
+
     def begin(self, side: str, *, is_of_writers: bool) -> OpenTxn:
         txn = OpenTxn(side, self.clusters[side].begin(), SourceTxn(), is_of_writers)
         self.open_txns.append(txn)

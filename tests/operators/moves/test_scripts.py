@@ -18,6 +18,7 @@ from tests.operators.moves.actions import (
     ClientWrites,
     Conduct,
     CreateTopic,
+    DeleteDenies,
     DeleteTopic,
     GrowTopic,
     KillMirror,
@@ -288,6 +289,20 @@ def test_a_wave_that_was_rolled_back_does_not_move_again_with_success(tmp_path: 
         refused = str(commands.perform("run"))
         assert "wave ab was rolled back: it cannot move again with these mirrors" in refused
         assert "for good and delete its consumer group back-ab-origin at east" in refused
+
+
+def test_a_wave_does_not_move_to_where_a_deny_acl_would_keep_its_writers_from_writing(tmp_path: Path) -> None:
+    """As a rollback of an earlier migration leaves it, and as it outlives its topic."""
+    with opened_world(tmp_path / "world", replace(SETTING, is_denied=True)) as world:
+        world.begin()
+        world.let(20)
+        commands = Commands(world)
+        world.application.deny("west", "a")
+        left = "Deny Write on topic a to User:shop"
+        assert f"target cluster west: {left} would keep the writers from writing there: delete it" in str(commands.perform("run"))
+        DeleteDenies().perform(commands)
+        assert commands.perform("run") is None
+        assert commands.perform("rollback") is None
 
 
 def test_late_writes_of_a_topic_that_was_deleted_go_into_quarantine_only(tmp_path: Path) -> None:
