@@ -39,7 +39,7 @@ from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -116,12 +116,13 @@ class KafkaSink:
         guard: RunGuard | None = None,
         settings: PreservedSettings | None = None,
         held: HeldRecords | None = None,
+        refuse_rows: Callable[[Sequence[DecidedSegment], Deadline], None] = lambda _rows, _deadline: None,
     ) -> None:
         """`job` is the template of every slot's, without the values of one round. `open_input`: opens the input of slots.
 
         `planned_ranges`: returns the known ranges of the next round. `target_speeds`: of the paths to
         the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`, `held`: None if no topic
-        is preserved.
+        is preserved. `refuse_rows`: raises ConfigError for rows that must not be decided.
         """
         self._job = job
         self._slots = slots
@@ -137,6 +138,7 @@ class KafkaSink:
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
         self._guard, self._settings, self._held = guard, settings, held
+        self._refuse_rows = refuse_rows
         self._prepared: frozenset[SlotTxn] = frozenset()
         """The transactions of this round whose producer epochs were taken before the guard was asked for."""
         self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
@@ -352,10 +354,19 @@ class KafkaSink:
             case actions.Decide(_, rows):
                 # The map keeps the highest number that was ever used: a start initialises, and so fences, all ids up to it.
                 slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
+                self._require_decidable(rows, deadline)
                 self._delete_leading_fillers(rows, deadline)
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
+
+    def _require_decidable(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
+        """Raise as `refuse_rows`, after the transactions of the round are aborted."""
+        try:
+            self._refuse_rows(rows, deadline)
+        except ConfigError:
+            self.abandon(deadline)
+            raise
 
     def _require_added(self, txns: Sequence[SlotTxn], deadline: Deadline) -> None:
         """Raise RoundRepeatedError if a topic that was added to a transaction is not there: a task leaves it out."""

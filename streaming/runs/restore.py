@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, RestoreRanges, RestoreRangesTable, TopicDescription
 from shallow_mirror.checkpoints.logs import QuarantineTable, undescribed_entries
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
@@ -25,7 +25,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, UnfinishedRange
 from shallow_mirror.sinks.archive import require_objects
 from shallow_mirror.sinks.kafka import KafkaSink
-from shallow_mirror.sinks.kafka.targets import TargetTopics, refuse_filled_topics, rows_at
+from shallow_mirror.sinks.kafka.targets import TargetTopics, refuse_filled_topics, refuse_overtaken_topics, rows_at
 from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
@@ -210,7 +210,11 @@ class _RestoreRun(Run[RestoreConfig]):
             observer=self.observer,
             guard=attempt.guard,
             settings=PreservedSettings(self.target) if preserves_offsets else None,
+            refuse_rows=self._refuse_overtaken,
         )
+
+    def _refuse_overtaken(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
+        refuse_overtaken_topics(self.target, self.owner.positions(), rows, deadline)
 
     def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:
         return MicroBatchSink(

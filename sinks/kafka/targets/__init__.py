@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         filled_partitions as filled_partitions,
         filled_problems as filled_problems,
         refuse_filled_topics as refuse_filled_topics,
+        refuse_overtaken_topics as refuse_overtaken_topics,
         taken_topics as taken_topics,
         unwritten_topics as unwritten_topics,
     )

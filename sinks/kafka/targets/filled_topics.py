@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, TopicAccessError
 from shallow_mirror.sinks.kafka.targets.other_writers.foreign_batches import first_foreign_batch
@@ -77,6 +77,40 @@ def taken_topics(cluster: Cluster, topics: Collection[str], deadline: Deadline, 
             if first_foreign_batch(cluster, partitions, (), committed, deadline, counts_open=is_fenced) is not None:
                 taken.add(topic)
     return taken
+
+
+def refuse_overtaken_topics(
+    cluster: Cluster,
+    positions: Mapping[SourcePartition, Position],
+    rows: Sequence[DecidedSegment],
+    deadline: Deadline,
+) -> None:
+    """Raise ConfigError with every target topic in which records of another writer precede the first ones of this restore.
+
+    To be called right before the decision of `rows`. Two restores that begin together both find their topics empty. The log has
+    one order: of the two, that whose records are first there continues.
+    """
+    unwritten = unwritten_topics(positions)
+    firsts: dict[TopicPartition, int] = {}
+    targets: dict[str, str] = {}
+    for row in rows:
+        segment = row.segment
+        if row.txn is not None and segment.target_start is not None and segment.source.topic in unwritten:
+            key = segment.target.topic_partition
+            firsts[key] = min(firsts.get(key, segment.target_start), segment.target_start)
+            targets[segment.source.topic] = key.topic
+    if not firsts:
+        return
+    starts = cluster.list_offsets(dict.fromkeys(firsts, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
+    preceded = [key for key, first in firsts.items() if starts[key].offset < first]
+    if not preceded:
+        return
+    stable_ends = cluster.list_offsets(dict.fromkeys(preceded, LATEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, deadline)
+    # The transactions of this restore begin with its first records: its earlier ones were aborted before.
+    overtaken = {key.topic for key in preceded if stable_ends[key].offset < firsts[key]}
+    overtaken |= taken_topics(cluster, {key.topic for key in preceded} - overtaken, deadline, is_fenced=False)
+    if problems := filled_problems(targets, overtaken):
+        raise ConfigError(problems)
 
 
 def filled_problems(targets: Mapping[str, str], filled: Iterable[str]) -> list[str]:
