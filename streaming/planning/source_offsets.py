@@ -227,12 +227,22 @@ class SourceOffsets:
                 offset_planning.require_same_topics(copied, listing.topic_ids)
         # Where a new partition begins depends on when it is listed first: one that does not answer must not be missed.
         listing.require_answers(listing.unanswered.keys() - positions.keys())
+        if is_start and not positions:
+            # It would be registered once it has a leader, and begin at its log start.
+            listing.require_all_answers(
+                {source.topic for source in listing.leaderless if self._begins_at_log_start(source.topic)}
+            )
         if self._config.isolates_recreated:
             listing = listing.without_recreated(offsets)
         new = [source for source in listing.ends if source not in positions]
         if not is_start:
             return self.starts_of(new, listing, deadline, is_first_run=False)
         return self.starts_at_mirror_start(new, {source.topic for source in positions}, listing, deadline)
+
+    def _begins_at_log_start(self, topic: str) -> bool:
+        """Return whether a topic begins at its log start at the first start of a mirror."""
+        rule = routing.first_match(topic, self._config.start_rules)
+        return (self._config.start_timestamp_ms if rule is None else rule) == EARLIEST_TIMESTAMP
 
     def starts_at_mirror_start(
         self, new: Sequence[SourcePartition], mirrored: Collection[str], listing: LogEnds, deadline: Deadline

@@ -393,6 +393,32 @@ def test_what_appears_after_a_start_that_found_no_topic_begins_at_its_log_start(
     assert planner.start_offsets({}, _deadline(), is_start=False) == {A: 10, B: 0}
 
 
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ({"start": "latest"}, True),
+        ({"start": "1970-01-01T00:00:01Z"}, True),
+        ({"start": "earliest"}, False),
+        ({"topics": {"start": {"orders": "latest"}}}, True),
+        ({"start": "latest", "topics": {"start": {"orders": "earliest"}}}, False),
+    ],
+)
+def test_the_first_start_waits_for_a_leader_of_what_does_not_begin_at_its_log_start(
+    tmp_path: Path, settings: dict[str, Any], waits: bool
+) -> None:
+    """Once it has a leader it would be new, and begin at its log start."""
+    cluster = _cluster()
+    cluster.topics["orders"] = _topic("orders", "idA", [-1, 1])
+    planner = _planner(tmp_path, cluster, **settings)
+    if not waits:
+        assert planner.start_offsets({}, _deadline()).keys() == {B}
+        return
+    with pytest.raises(RetriableError, match="orders-0 has no leader"):
+        planner.start_offsets({}, _deadline())
+    mirrored = {SourcePartition("orders.known", "idK", 0): SimpleNamespace(offset=3), B: SimpleNamespace(offset=3)}
+    assert planner.start_offsets(mirrored, _deadline()) == {}, "others that are copied do not wait"
+
+
 def test_what_the_map_knows_wins_over_the_rules_and_its_new_partitions_begin_at_their_log_start(tmp_path: Path) -> None:
     planner = _planner(tmp_path, _cluster(), topics={"start": {"orders": "latest"}})
     assert planner.start_offsets({B: SimpleNamespace(offset=3)}, _deadline()) == {A: 10}
