@@ -14,7 +14,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker.clients import BatchConsumer, ClientConfig, IsolationLevel, StaleBatchError, TopicPartition
-from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, RetriableError
+from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, RetriableError, TopicRecreatedError
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 PATIENCE_MS = 20_000
@@ -62,6 +62,21 @@ def test_a_poll_without_data_is_empty_and_the_next_one_gets_what_came_meanwhile(
         assert len(consumer.poll_batches(1 << 20, 0)) == 0
         cluster.seed(("orders", 0), batch(0, 3))
         assert polled(consumer, 1) == [(P0, 0)]
+
+
+def test_a_topic_that_is_created_again_is_not_read_in_place_of_the_assigned_one(cluster: StrictCluster) -> None:
+    cluster.seed(("orders", 0), batch(0, 3))
+    with consumer_of(cluster) as consumer:
+        consumer.assign({P0: 0})
+        assert polled(consumer, 1) == [(P0, 0)]
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders", 2)
+        cluster.seed(("orders", 0), batch(0, 2), batch(2, 2))
+        with pytest.raises(TopicRecreatedError, match="deleted and created again"):
+            polled(consumer, 1)
+        assert consumer.position(P0) == 3
+        consumer.assign({P0: "earliest"})
+        assert polled(consumer, 2) == [(P0, 0), (P0, 2)]
 
 
 def test_read_committed_leaves_out_aborted_batches_and_markers_while_the_position_passes_them(cluster: StrictCluster) -> None:
@@ -261,11 +276,12 @@ def poll_without_end(consumer: BatchConsumer) -> None:
 def test_a_response_for_another_partition_is_a_broken_one(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
 
-    def rename(response: Any) -> None:
+    def renumber(response: Any) -> None:
         for topic in response.responses:
-            topic.topic = "others"
+            for partition in topic.partitions:
+                partition.partition_index += 5
 
-    cluster.alter_responses("Fetch", rename)
+    cluster.alter_responses("Fetch", renumber)
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
         with pytest.raises(RetriableError, match="other partitions than were asked for"):

@@ -22,6 +22,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.client_validation import client_config, number_problems, raise_problems
 from shallow_mirror.broker.clients.fetched_batches import FetchedBatches, FetchedPart
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
@@ -86,6 +87,7 @@ class BatchConsumer:
             max_message_bytes=MAX_BATCH_BYTES, isolation_level=isolation, log_append_time=LogAppendTimePolicy.PRODUCER
         )
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._order: deque[TopicPartition] = deque()
         self._asked: dict[FetchPath, _Asked] = {}
         self._buffer = ReceiveBuffer(0, MAX_BATCH_BYTES)
@@ -98,7 +100,7 @@ class BatchConsumer:
         `latest` is the last stable offset under READ_COMMITTED, else the high watermark. An offset inside a batch hands out
         that whole batch. Raises ConfigError for topic-partitions that do not exist, RetriableError when the cluster does not
         answer in time; the assignment before is then kept. An offset outside of the log shows at the next poll, as
-        DataLossError.
+        DataLossError, and so does a topic that is deleted and created again (with brokers before Kafka 3.1 it does not show).
         """
         raise_problems(
             [
@@ -108,14 +110,17 @@ class BatchConsumer:
             ]
         )
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
+        topics: Mapping[str, TopicMetadata] = {}
         if offsets:
             self._cluster.require_partitions(offsets, deadline)
+            topics = self._cluster.metadata(sorted({topic_partition.topic for topic_partition in offsets}), deadline).topics
         timestamps = {
             topic_partition: _TIMESTAMPS[offset] for topic_partition, offset in offsets.items() if isinstance(offset, str)
         }
         listed = self._cluster.list_offsets(timestamps, self._isolation, deadline) if timestamps else {}
         self._forget_asked()
         self._failure = None
+        self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         self._positions = {
             topic_partition: listed[topic_partition].offset if isinstance(offset, str) else offset
             for topic_partition, offset in offsets.items()
@@ -228,7 +233,7 @@ class BatchConsumer:
         share = min(max_bytes, max(max_bytes // len(sources), PARTITION_BYTES))
         form = send_fetch(
             connection,
-            [FetchPartition(topic_partition, -1, self._positions[topic_partition], share) for topic_partition in sources],
+            [FetchPartition(key, -1, self._positions[key], share, topic_id=self._id_of(key)) for key in sources],
             isolation=self._isolation,
             max_wait_ms=MAX_WAIT_MS,
             max_bytes=max_bytes,
@@ -291,13 +296,17 @@ class BatchConsumer:
                 asked.connection.close()
                 raise RetriableError("REQUEST_TIMED_OUT", f"{asked.connection.transport.peer} did not answer Fetch")
 
+    def _id_of(self, topic_partition: TopicPartition) -> str:
+        return self._topic_ids.get(topic_partition.topic, "")
+
     def _part(self, fetched: FetchedPartition, source: ReadSource, deadline: Deadline) -> FetchedPart | None:
         """Move the position of one partition; keep an error for the poll after the good batches in front of it."""
         topic_partition = fetched.topic_partition
         position = self._positions[topic_partition]
         if self._cluster.read_replicas.is_redirected(fetched, source):
             return None
-        fetch_error = partition_error(self._cluster, fetched, position, self._isolation, deadline)
+        topic_id = self._id_of(topic_partition)
+        fetch_error = partition_error(self._cluster, fetched, position, self._isolation, deadline, topic_id)
         if isinstance(fetch_error, RetriableError):
             raise fetch_error
         if fetch_error is not None:
