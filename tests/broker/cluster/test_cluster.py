@@ -204,6 +204,46 @@ def test_a_leader_is_asked_for_at_another_broker_where_the_answer_of_the_first_o
         client.close()
 
 
+def test_a_former_leader_is_not_asked_again_where_a_later_answer_is_older() -> None:
+    """It still takes itself for the leader, and reports the end of its log."""
+    with StrictCluster(nodes=3) as fake:
+        fake.create_topic("t", 2)
+        clock = SleepingClock()
+        client = client_of(fake, clock)
+        keys = [TopicPartition("t", 0), TopicPartition("t", 1)]
+        old = client.metadata(["t"], clock.deadline()).topics["t"].partitions
+        fake.move_leader(("t", 0), 3)
+        client.metadata(["t"], clock.deadline())
+
+        def answer_as_before(response: Any) -> None:
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    before = old[partition.partition_index]
+                    partition.leader_id, partition.leader_epoch = before.leader, before.leader_epoch
+
+        fake.alter_responses("Metadata", answer_as_before)
+        for _ in range(3):
+            client.forget_metadata()
+            leaders = client.leaders(keys, clock.deadline())
+            assert [leaders[key].leader for key in keys] == [3, old[1].leader]
+        client.close()
+
+
+def test_leaders_of_a_topic_that_was_created_again_begin_with_a_lower_epoch() -> None:
+    with StrictCluster(nodes=3) as fake:
+        fake.create_topic("t")
+        clock = SleepingClock()
+        client = client_of(fake, clock)
+        fake.move_leader(("t", 0), 3)
+        client.metadata(["t"], clock.deadline())
+        fake.delete_topic("t")
+        fake.create_topic("t")
+        client.forget_metadata()
+        [leader] = client.leaders([TopicPartition("t", 0)], clock.deadline()).values()
+        assert (leader.leader, leader.leader_epoch) == (fake.log("t").leader, 0)
+        client.close()
+
+
 def test_a_coordinator_is_asked_for_at_another_broker_where_the_first_one_names_a_former_one() -> None:
     with StrictCluster(nodes=3) as fake:
         clock = SleepingClock()

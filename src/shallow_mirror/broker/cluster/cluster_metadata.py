@@ -6,7 +6,7 @@ import base64
 import enum
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -41,6 +41,17 @@ class TopicMetadata:
     is_internal: bool
     error_code: int
     partitions: Mapping[int, PartitionMetadata]
+
+    def with_newest(self, known: TopicMetadata | None) -> TopicMetadata:
+        """Return the topic with those partitions of `known` whose leaders are of a higher epoch. Before Kafka 2.8: `self`."""
+        if known is None or known is self or known.topic_id != self.topic_id or self.topic_id == _NO_TOPIC_ID:
+            return self
+        newer = {
+            number: partition
+            for number, partition in known.partitions.items()
+            if number in self.partitions and partition.leader_epoch > self.partitions[number].leader_epoch
+        }
+        return replace(self, partitions={**self.partitions, **newer}) if newer else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,10 @@ def _topic_id(topic_id: uuid.UUID | None) -> str:
     """Format an id as Kafka prints it: URL-safe base64 without padding. The decoder returns None for the zero id."""
     raw = bytes(16) if topic_id is None else topic_id.bytes
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+_NO_TOPIC_ID = _topic_id(None)
+"""Of every topic, where brokers know no ids: one that was created again cannot be told from the former one."""
 
 
 class ResponseErrors:

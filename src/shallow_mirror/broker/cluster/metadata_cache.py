@@ -51,6 +51,8 @@ class MetadataCache:
         self._clock = clock
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
+        self._newest: dict[str, TopicMetadata] = {}
+        """As `_topics`, but it is never forgotten: which leader epochs have been seen."""
         self._controller_id = -1
         self.cluster_id = cluster_id
         """Of the first response if it is not given; empty before it, and of brokers that do not name it. No other cluster is
@@ -224,7 +226,12 @@ class MetadataCache:
         self.cluster_id = self.cluster_id or cluster_id
 
     def _keep(self, metadata: ClusterMetadata) -> None:
-        self._topics.update({name: topic for name, topic in metadata.topics.items() if topic.error_code == 0})
+        for name, answered in metadata.topics.items():
+            if answered.error_code == 0:
+                topic = answered.with_newest(self._newest.get(name))
+                if topic is not answered:  # of a broker that hears of no changes: a former leader would answer for itself
+                    self.doubt()
+                self._topics[name] = self._newest[name] = topic
         self._topics_at = self._clock()
         self._controller_id = metadata.controller_id
 
