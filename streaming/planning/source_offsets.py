@@ -12,7 +12,7 @@ from shallow_mirror import routing
 from shallow_mirror.broker import Cluster, TopicMetadata
 from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import ConfigError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
@@ -407,8 +407,14 @@ class SourceOffsets:
         return sampled
 
     def align_to_batch_start(self, starts: Offsets, listing: LogEnds, deadline: Deadline) -> dict[SourcePartition, int]:
-        """Return `starts`, those inside a batch lowered to its base offset, or to the log start inside it."""
-        batches = self.first_batches(starts, listing, deadline)
+        """Return `starts`, those inside a batch lowered to its base offset, or to the log start inside it.
+
+        Raises RetriableError for a start that is gone since it was listed, as by retention: it has to be looked for again.
+        """
+        try:
+            batches = list(self.first_batches(starts, listing, deadline))
+        except DataLossError as loss:
+            raise RetriableError("OFFSET_OUT_OF_RANGE", str(loss)) from loss
         base_offsets = {source: batch.base_offset for source, batch in batches if batch.base_offset < starts[source]}
         # DeleteRecords may have moved the log start into the batch: below it nothing can be fetched.
         log_starts = self.log_starts(base_offsets, deadline)
