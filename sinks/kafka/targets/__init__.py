@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         filled_problems as filled_problems,
         refuse_filled_topics as refuse_filled_topics,
         refuse_overtaken_topics as refuse_overtaken_topics,
+        taken_problems as taken_problems,
         taken_topics as taken_topics,
         unwritten_topics as unwritten_topics,
     )

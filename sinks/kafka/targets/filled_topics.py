@@ -49,7 +49,7 @@ def refuse_filled_topics(
     begun, unwritten = {source.topic for source in positions}, unwritten_topics(positions)
     filled = filled_partitions(cluster, {target for topic, target in targets.items() if topic not in begun}, deadline)
     taken = taken_topics(cluster, {target for topic, target in targets.items() if topic in unwritten}, deadline, is_fenced=True)
-    problems = filled_problems(targets, {*(partition.topic for partition in filled), *taken})
+    problems = filled_problems(targets, {partition.topic for partition in filled}) + taken_problems(targets, taken)
     if problems:
         raise ConfigError(problems)
 
@@ -109,7 +109,7 @@ def refuse_overtaken_topics(
     # The transactions of this restore begin with its first records: its earlier ones were aborted before.
     overtaken = {key.topic for key in preceded if stable_ends[key].offset < firsts[key]}
     overtaken |= taken_topics(cluster, {key.topic for key in preceded} - overtaken, deadline, is_fenced=False)
-    if problems := filled_problems(targets, overtaken):
+    if problems := taken_problems(targets, overtaken):
         raise ConfigError(problems)
 
 
@@ -121,4 +121,14 @@ def filled_problems(targets: Mapping[str, str], filled: Iterable[str]) -> list[s
         f"name (topics.target_name), exclude {topic} (topics.exclude), or delete {target} first"
         for topic, target in sorted(targets.items())
         if target in filled
+    ]
+
+
+def taken_problems(targets: Mapping[str, str], taken: Collection[str]) -> list[str]:
+    """Return a sentence for each topic whose target is one of `taken`: what a begun restore does with a topic stays as it is."""
+    return [
+        f"target topic {target} (for {topic}) holds records that this restore did not write, as of another restore that began at "
+        "the same time, and nothing of this one. Restore with another `restore` name, `tables` and topics.target_name"
+        for topic, target in sorted(targets.items())
+        if target in taken
     ]

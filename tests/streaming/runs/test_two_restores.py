@@ -67,6 +67,21 @@ def test_the_first_continues_if_its_records_were_still_open(restores: InlineRest
     assert visible_records(restores) == 10
 
 
+def test_the_refused_one_can_be_made_under_another_name(restores: InlineRestores) -> None:
+    left = [other(restores)]
+
+    def observer(reached: str) -> None:
+        if reached == "TakeDecision" and left:
+            restore(left.pop())
+
+    begun = restores.config(restore="begun", tables=(restores.folder / "begun").as_uri())
+    with pytest.raises(ConfigError, match=r"Restore with another `restore` name, `tables` and topics\.target_name"):
+        restore(begun, observer)
+    tables = (restores.folder / "third").as_uri()
+    restore(restores.config(restore="third", tables=tables, topics={"target_name": "third.{topic}"}))
+    assert restores.records("third.orders") == 10
+
+
 def test_what_the_restore_itself_left_open_is_none_of_another(restores: InlineRestores) -> None:
     restores.crash("RunSlots")
     assert restores.restore() == ()

@@ -21,6 +21,7 @@ from shallow_mirror.sinks.kafka.targets import (
     existing_partitions,
     filled_partitions,
     filled_problems,
+    taken_problems,
     taken_topics,
     target_topic_policy,
     unwritten_topics,
@@ -145,8 +146,8 @@ class TargetCheck:
         problems = changed_offsets_problems(positions, self._config.topics.is_preserved)
         if topic in self._begun:
             is_unwritten = topic in unwritten_topics(positions)
-            taken = taken_topics(cluster, {target}, deadline, is_fenced=False) if is_unwritten else ()
-            return problems + filled_problems({topic: target}, taken)
+            taken = taken_topics(cluster, {target}, deadline, is_fenced=False) if is_unwritten else set()
+            return problems + taken_problems({topic: target}, taken)
         if not self._config.topics.is_preserved(topic):
             filled = {partition.topic for partition in filled_partitions(cluster, {target}, deadline)}
             return problems + filled_problems({topic: target}, filled)
