@@ -85,7 +85,9 @@ def test_a_source_topic_that_was_created_again_is_mirrored_once_the_former_is_fo
     world.create_source_topic("a", 1)
     world.produce("a", 0, 2)
     assert "source topic a was deleted" in str(_incomplete(world))
-    assert preflight_mirror(world.config).stops()
+    report = preflight_mirror(world.config)
+    assert not report.stops(), "with on_error: isolate a run leaves the topic out"
+    assert [finding.subject for finding in report.findings if "`run` leaves it out" in finding.what] == ["source topic a"]
     assert len(_values(world, "a")) == 1
     assert any(
         "source topic a was deleted" in entry.problem.text and entry.problem.topic == "a"

@@ -289,6 +289,11 @@ def recreated_target(planned: Planned) -> Mapping[str, Any]:
     return {}
 
 
+def other_target_name(planned: Planned) -> Mapping[str, Any]:
+    copied(planned)
+    return {"topics": {"target_name": "copy.{topic}"}}
+
+
 def without_write(planned: Planned) -> Mapping[str, Any]:
     planned.target.alter_responses("Metadata", permitting({Operation.DESCRIBE, Operation.READ}))
     return {}
@@ -301,6 +306,11 @@ def without_read(planned: Planned) -> Mapping[str, Any]:
 
 def hidden_target(planned: Planned) -> Mapping[str, Any]:
     planned.target.change_always("Metadata", error(29, ("orders", -1)))
+    return {}
+
+
+def hidden_target_settings(planned: Planned) -> Mapping[str, Any]:
+    planned.target.change_always("DescribeConfigs", error(29, ("orders", -1)))
     return {}
 
 
@@ -337,6 +347,34 @@ def failed_over(planned: Planned) -> Mapping[str, Any]:
 
 def despite_data_loss(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
     return lambda planned: {**arrange(planned), "read": {"on_data_loss": "continue"}}
+
+
+def isolating(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
+    return lambda planned: {**arrange(planned), "on_error": "isolate"}
+
+
+def after_copying(arrange: Callable[[Planned], Mapping[str, Any]]) -> Callable[[Planned], Mapping[str, Any]]:
+    def arrange_both(planned: Planned) -> Mapping[str, Any]:
+        copied(planned)
+        return arrange(planned)
+
+    return arrange_both
+
+
+def preserved_with(**settings: str) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what leaves a preserved topic, and then changes settings of the target topic."""
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders", 1, **(OPEN | {"message.timestamp.before.max.ms": str((1 << 63) - 1)}))
+        planned.target.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
+        planned.target.log("orders").configs["unclean.leader.election.enable"] = "false"
+        planned.source.seed(("orders", 0), batch(0, 5))
+        planned.target.seed(("orders", 0), batch(0, 5, base_sequence=0, producer_id=70, producer_epoch=0))
+        mirrored_up_to(planned, planned.config(), "orders", 5, shared_producer_id=70)
+        planned.target.log("orders").configs.update(settings)
+        return {"topics": {"offsets": {"orders": "preserved"}}}
+
+    return arrange
 
 
 def preserved_until_now(undecided_value: bytes) -> Callable[[Planned], Mapping[str, Any]]:
@@ -407,6 +445,9 @@ CASES = {
     ),
     "no Read of a source that was handed over": Case(
         arrange=handed_over(without_read), sentence="grant Read on topic", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "a target that was handed over, and whose settings are hidden": Case(
+        arrange=handed_over(hidden_target_settings), sentence="AUTHORIZATION", preflight=Verdict.PASSES, run=Verdict.PASSES
     ),
     "a hidden target that was handed over": Case(
         arrange=handed_over(hidden_target), sentence="AUTHORIZATION", preflight=Verdict.PASSES, run=Verdict.PASSES
@@ -545,6 +586,56 @@ CASES = {
         sentence="read.on_data_loss is continue: the offsets before are recorded as expired",
         preflight=Verdict.WARNS,
         run=Verdict.PASSES,
+    ),
+    "a target that was deleted": refused(after_copying(deleted_target), "target topic orders (for orders) was deleted"),
+    "a target that was deleted, and is left out": Case(
+        arrange=isolating(after_copying(deleted_target)),
+        sentence="target topic orders (for orders) was deleted",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a target that was created again, and is left out": Case(
+        arrange=isolating(after_copying(recreated_target)),
+        sentence="target topic orders (for orders) was deleted and created again",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a target of another name, whatever is left out": refused(
+        isolating(other_target_name), "source topic orders was mirrored to orders until now"
+    ),
+    "a source topic that was created again, and is left out": Case(
+        arrange=isolating(recreated_source),
+        sentence="was deleted and created again",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    # The planner of the run finds it.
+    "a source log that was truncated, and is left out": Case(
+        arrange=isolating(truncated_source),
+        sentence="the log ends at 2, below the position: it was truncated",
+        preflight=Verdict.WARNS,
+        run=Verdict.PASSES,
+    ),
+    "a source that no longer has what comes next, and is left out": Case(
+        arrange=isolating(expired_source),
+        sentence="removed it before it was copied. To skip what is lost, set read.on_data_loss: continue",
+        preflight=Verdict.WARNS,
+        run=Verdict.PASSES,
+    ),
+    "a preserved topic with a changed setting": refused(
+        preserved_with(**{"message.timestamp.type": "LogAppendTime"}), "has message.timestamp.type=LogAppendTime: with preserved"
+    ),
+    "a preserved topic with a changed setting that is left out": Case(
+        arrange=isolating(preserved_with(**{"message.timestamp.type": "LogAppendTime"})),
+        sentence="has message.timestamp.type=LogAppendTime: with preserved",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a preserved topic that recompresses and is left out": Case(
+        arrange=isolating(preserved_with(**{"compression.type": "zstd"})),
+        sentence="has compression.type=zstd: the broker",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
     ),
     "a target that stamps records": Case(
         arrange=target_with(**{"message.timestamp.type": "LogAppendTime"}),

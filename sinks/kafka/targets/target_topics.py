@@ -18,6 +18,7 @@ from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.settings.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.targets.settings.topic_settings import settings_of
 from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition
@@ -132,6 +133,10 @@ class TargetTopics:
             self._hidden |= {source}
             del names[source]
         existing = self._existing(list(names.values()), deadline)
+        for source, problem in self._unreadable_targets(names, existing, handed_over, deadline).items():
+            self._leave_out(source, topics[source], problem)
+            self._hidden |= {source}
+            existing.pop(names.pop(source))
         isolated = names if self._isolates else {source: name for source, name in names.items() if source in handed_over}
         gone = self._gone(isolated, existing, deadline)
         for source, problem in gone.items():
@@ -168,7 +173,9 @@ class TargetTopics:
 
     @property
     def hidden(self) -> frozenset[str]:
-        """Return the source topics that were handed over and whose target topics the user may not describe: they are in `gone`.
+        """Return the source topics that were handed over and whose target topics, or their settings, the user may not describe.
+
+        They are in `gone`.
 
         Before anything of them is copied again they have to be prepared anew.
         """
@@ -214,6 +221,25 @@ class TargetTopics:
         moved = {source: target for source, target in names.items() if source in handed_over and source in self._mirrored}
         hidden = missing_topics(self._target, sorted(moved.values()), deadline).hidden
         return {source: f"target topic {target}: {hidden[target]}" for source, target in moved.items() if target in hidden}
+
+    def _unreadable_targets(
+        self,
+        names: Mapping[str, str],
+        existing: Mapping[str, TopicMetadata],
+        handed_over: Collection[str],
+        deadline: Deadline,
+    ) -> dict[str, str]:
+        """Return why settings of target topics of topics that were handed over cannot be read any more, by source topic."""
+        moved = {
+            source: target
+            for source, target in names.items()
+            if source in handed_over and source in self._mirrored and target in existing
+        }
+        settings = settings_of(self._target, sorted(moved.values()), ("max.message.bytes",), deadline)
+        found = {source: settings[target] for source, target in moved.items()}
+        return {
+            source: f"target topic {moved[source]}: {of_it}" for source, of_it in found.items() if isinstance(of_it, ConfigError)
+        }
 
     def _leave_out(self, source: str, partition_count: int, problem: str) -> None:
         self._routes[source] = self._route_to_gone(source)

@@ -20,6 +20,9 @@ class Level(enum.StrEnum):
     """Nobody may say."""
 
 
+_LEFT_OUT = "on_error is isolate: `run` leaves it out and copies the others; with --available-now it ends with exit code 1"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`subject` is the cluster, broker, topic or topic-partition that `what` is about."""
@@ -30,6 +33,11 @@ class Finding:
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def left_out_or_stops(subject: str, what: str, *, is_left_out: bool) -> Finding:
+    """Return the finding of what a run leaves out with `on_error: isolate`, and otherwise ends with."""
+    return Finding(Level.DOUBT, subject, f"{what}. {_LEFT_OUT}") if is_left_out else Finding(Level.STOPS, subject, what)
 
 
 def of_problems(subject: str, error: ConfigError) -> list[Finding]:

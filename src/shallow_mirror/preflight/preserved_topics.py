@@ -40,8 +40,12 @@ class PreservedTopics:
         plans: Mapping[str, TargetPlan],
         positions: Mapping[SourcePartition, Position],
         backlogs: Mapping[SourcePartition, OffsetRange],
+        left_out: Collection[str],
     ) -> list[Finding]:
-        """`plans`: of the target topics, by source topic. `backlogs`: ranges to copy of each partition."""
+        """`plans`: of the target topics, by source topic. `backlogs`: ranges to copy of each partition.
+
+        `left_out`: source topics whose target topics are not compared, as a run leaves them out.
+        """
         preserved = {source: plan for source, plan in plans.items() if self._config.topics.is_preserved(source)}
         if not preserved:
             return []
@@ -53,7 +57,8 @@ class PreservedTopics:
         new = [source for source in backlogs if source.topic in preserved and source not in positions]
         ends = self._existing_ends(preserved, new)
         findings += self._of_existing_logs(preserved, ends, backlogs)
-        findings += self._of_settings(preserved, {source.topic for source in positions})
+        compared = {source: plan for source, plan in preserved.items() if source not in left_out}
+        findings += self._of_settings(compared, {source.topic for source in positions})
         empty = [source for source in new if source not in ends]
         compacted = {source for source, plan in preserved.items() if target_topic_policy.is_compacted(plan.settings)}
         for are_compacted in (False, True):

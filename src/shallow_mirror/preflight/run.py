@@ -202,10 +202,12 @@ class _Preflight:
             controls.not_copied,
             self._deadline,
             continues_after_data_loss=self._config.read.continues_after_data_loss,
+            isolates=self._config.on_error == "isolate",
         )
+        backlogs = {source: backlog for source, backlog in backlogs.items() if source.topic not in targets.left_out}
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
-        self._findings += preserved.findings(plans, positions, backlogs)
+        self._findings += preserved.findings(plans, positions, backlogs, targets.left_out)
         known = {
             source: at
             for source, at in positions.items()

@@ -16,11 +16,12 @@ from shallow_mirror.errors import (
     CorruptBatchError,
     DataLossError,
     LogTruncatedError,
+    TopicAccessError,
     TopicRecreatedError,
 )
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.estimate import PartitionSample
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, left_out_or_stops
 from shallow_mirror.preflight.report import TopicReport
 from shallow_mirror.preflight.sample_reader import SampleReader
 from shallow_mirror.preflight.schema_ids import SchemaIdSampler
@@ -67,12 +68,13 @@ def plan_backlogs(
     deadline: Callable[[], Deadline],
     *,
     continues_after_data_loss: bool,
+    isolates: bool,
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
     """Return the range to copy of each partition that has a leader, and a finding for each topic that has lost records.
 
     `map_positions`: positions of its offset map. `not_copied`: topics that are paused or handed over; nothing is said of those
     that have lost records, as a run does not end by them. `continues_after_data_loss`: otherwise topics that have lost
-    records are left out. Raises RetriableError.
+    records have no range, and with `isolates` the truncated partitions alone. Raises RetriableError.
     """
     ends, positions, mirrored_topics = (
         _by_topic(listing.ends),
@@ -84,14 +86,16 @@ def plan_backlogs(
     for topic in sorted(listing.topic_ids):
         before = positions.get(topic, {})
         try:
-            losses = [
-                *offset_planning.recreation_errors(before, listing.topic_ids),
-                *offset_planning.truncation_errors(before, ends[topic]).values(),
-            ]
+            recreated = offset_planning.recreation_errors(before, listing.topic_ids)
+            truncated = offset_planning.truncation_errors(before, ends[topic])
+            losses = [*recreated, *truncated.values()]
             if losses and topic in not_copied:
                 continue
-            findings += [_loss_finding(error, is_continued=continues_after_data_loss) for error in losses[:1]]
-            if losses and not continues_after_data_loss:
+            findings += [
+                _loss_finding(error, is_continued=continues_after_data_loss, is_left_out=isolates)
+                for error in (losses if isolates and not recreated else losses[:1])
+            ]
+            if losses and not continues_after_data_loss and (recreated or not isolates):
                 continue
             new = [topic_partition for topic_partition in ends[topic] if topic_partition not in before]
             new_starts = planner.starts_at_mirror_start(new, mirrored_topics, listing, deadline())
@@ -101,6 +105,7 @@ def plan_backlogs(
         starts = {
             topic_partition: before[topic_partition] if topic_partition in before else new_starts[topic_partition]
             for topic_partition in ends[topic]
+            if continues_after_data_loss or topic_partition not in truncated
         }
         backlogs |= {
             topic_partition: OffsetRange(start, max(start, ends[topic][topic_partition]))
@@ -109,10 +114,10 @@ def plan_backlogs(
     return backlogs, findings
 
 
-def _loss_finding(error: DataLossError, *, is_continued: bool) -> Finding:
+def _loss_finding(error: DataLossError, *, is_continued: bool, is_left_out: bool) -> Finding:
     subject = f"source topic {error.topic_partition.topic}"
     if not is_continued:
-        return Finding(Level.STOPS, subject, str(with_remedy(error, is_quarantining=False)))
+        return left_out_or_stops(subject, str(with_remedy(error, is_quarantining=False)), is_left_out=is_left_out)
     match error:
         case TopicRecreatedError():
             effect = "what it holds now is mirrored from its start"
@@ -148,6 +153,7 @@ class TopicSampler:
     ) -> None:
         self._config, self._reader, self._backlogs = config, reader, _by_topic(backlogs)
         self._on_progress, self._schema_ids, self._now_ms = on_progress, schema_ids, now_ms
+        self._isolates = config.on_error == "isolate"
         self._total_offsets = sum(backlog.end - backlog.start for backlog in backlogs.values())
         self._done_offsets = self._refused_batch_count = 0
         self._rebuilt_codecs: set[Codec] = set()
@@ -202,11 +208,12 @@ class TopicSampler:
             counts.refuse(error.rule, RuleCount(error.remedy, topic_partition, error.base_offset, 0, Amount(batch_count=1)))
         except DataLossError as error:
             is_continued, log_start = self._config.read.continues_after_data_loss, error.log_start_offset
-            self.findings.append(_loss_finding(error, is_continued=is_continued))
+            self.findings.append(_loss_finding(error, is_continued=is_continued, is_left_out=self._isolates))
             if is_continued and log_start is not None and reached < log_start <= backlog.end:
                 return self._read(topic_partition, OffsetRange(log_start, backlog.end), plan, counts)
         except (CorruptBatchError, ConfigError) as error:
-            self.findings.append(Finding(Level.STOPS, f"source topic {topic_partition.topic}", str(error)))
+            is_left_out = self._isolates and isinstance(error, CorruptBatchError | TopicAccessError)
+            self.findings.append(left_out_or_stops(f"source topic {topic_partition.topic}", str(error), is_left_out=is_left_out))
         return reached
 
     def _batch_limits(self, plan: TargetPlan) -> BatchLimits:

@@ -14,7 +14,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, left_out_or_stops
 from shallow_mirror.sinks.kafka import before_compaction
 from shallow_mirror.sinks.kafka.targets import collision_problems, replica_problem, target_topic_policy
 from shallow_mirror.types import TargetPartition
@@ -55,7 +55,10 @@ class TargetCluster:
 
 
 class TargetPlans:
-    """Asks both clusters once for all topics. `findings` are complete when `plan` has returned."""
+    """Asks both clusters once for all topics. `findings` and `left_out` are complete when `plan` has returned.
+
+    `left_out`: source topics that a run leaves out, because of the target topics that they were copied to.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,9 @@ class TargetPlans:
     ) -> None:
         self._config, self._source, self._target, self._mirrored = config, source, target, mirrored
         self._deadline = deadline
+        self._isolates = config.on_error == "isolate"
         self.findings: list[Finding] = []
+        self.left_out: set[str] = set()
 
     def existing_partitions(self, plans: Mapping[str, TargetPlan], *, is_mirrored: bool) -> dict[str, int]:
         """Return the number of partitions of target topics that exist: those that this mirror has copied to, or the others.
@@ -110,11 +115,29 @@ class TargetPlans:
         """Add a finding if the mirror wrote to another topic before. True also for a topic that was never mirrored."""
         before = self._mirrored.get(source)
         problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
-        self._add_finding(Level.STOPS, target, *([] if problem is None else [problem]))
-        return problem is None
+        if before is None or problem is None:
+            return True
+        self._add_problem(source, target, problem, is_left_out=self._isolates and before.topic == target)
+        return False
+
+    def _add_problem(self, source: str, target: str, problem: str, *, is_left_out: bool) -> None:
+        self.findings.append(left_out_or_stops(f"target topic {target}", problem, is_left_out=is_left_out))
+        if is_left_out:
+            self.left_out.add(source)
+
+    def _is_unfit(self, source: str, plan: TargetPlan, of_source: Mapping[str, str]) -> bool:
+        """Add a finding if the settings of a topic with preserved offsets were changed, and a run leaves it out."""
+        if not (plan.settings and self._isolates and source in self._mirrored and self._config.topics.is_preserved(source)):
+            return False
+        is_compacted = target_topic_policy.is_compacted(of_source)
+        problem = target_topic_policy.changed_problem(plan.settings, is_compacted=is_compacted)
+        if problem is not None:
+            self._add_problem(source, plan.topic, problem, is_left_out=True)
+        return problem is not None
 
     def _plan_existing(self, source: str, partitions: int, metadata: TopicMetadata) -> TargetPlan:
-        self._is_same_target(source, metadata.name, metadata)
+        if not self._is_same_target(source, metadata.name, metadata) and source in self.left_out:
+            return _unknown_plan(metadata.name)
         is_growing = self._config.topics.create and source in self._mirrored and len(metadata.partitions) < partitions
         settings, of_source = self._settings[metadata.name], self._source_settings[source]
         plan = TargetPlan(
@@ -125,9 +148,10 @@ class TargetPlans:
             replication_factor=min((partition.replica_count for partition in metadata.partitions.values()), default=None),
             settings={} if isinstance(settings, ConfigError) else settings,
         )
-        self._add_finding(
-            Level.STOPS, plan.topic, *target_topic_policy.problems_of(source, partitions, plan.partition_count, plan.settings)
-        )
+        is_unfit = not isinstance(of_source, ConfigError) and self._is_unfit(source, plan, of_source)
+        compared = {} if is_unfit else plan.settings
+        problems = target_topic_policy.problems_of(source, partitions, plan.partition_count, compared)
+        self._add_finding(Level.STOPS, plan.topic, *problems)
         if isinstance(settings, ConfigError):
             self._add_finding(Level.STOPS, plan.topic, str(settings))
         elif isinstance(of_source, ConfigError):

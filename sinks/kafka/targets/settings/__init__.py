@@ -21,9 +21,7 @@ if TYPE_CHECKING:
         pause_of as pause_of,
     )
     from shallow_mirror.sinks.kafka.targets.settings.source_policies import SourcePolicies as SourcePolicies
-    from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import (
-        TopicConfigSync as TopicConfigSync,
-        settings_of as settings_of,
-    )
+    from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicConfigSync as TopicConfigSync
+    from shallow_mirror.sinks.kafka.targets.settings.topic_settings import settings_of as settings_of
 else:
     __getattr__, __dir__ = lazy_names(__name__)

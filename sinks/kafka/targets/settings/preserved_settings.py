@@ -17,7 +17,8 @@ from shallow_mirror.broker.cluster import is_incarnation_gone
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import Settings, TopicTurns, settings_of
+from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicTurns
+from shallow_mirror.sinks.kafka.targets.settings.topic_settings import Settings, settings_of
 from shallow_mirror.sinks.slot_values import RoutedTopic
 
 _log = logging.getLogger(__name__)

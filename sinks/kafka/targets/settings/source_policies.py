@@ -11,7 +11,8 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicTurns, settings_of
+from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicTurns
+from shallow_mirror.sinks.kafka.targets.settings.topic_settings import settings_of
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 
 _POLICY = "cleanup.policy"

@@ -17,6 +17,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.settings.refusing_settings import following, is_passed
+from shallow_mirror.sinks.kafka.targets.settings.topic_settings import Settings, settings_of
 from shallow_mirror.sinks.kafka.targets.source_ends import source_ends
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import is_compacted
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
@@ -29,9 +30,6 @@ TOPICS_PER_LOOK = 500
 """Settings of thousands of topics are gone through in several looks."""
 
 _KEYS = (*target_topic_policy.COPIED, *target_topic_policy.FORCED)
-
-Settings = Mapping[str, str]
-
 
 _WHY_LATER = "it could refuse records that the source held before, which are copied first"
 
@@ -165,17 +163,3 @@ class TopicConfigSync:
 
 def _assignments(settings: Settings) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
-
-
-def settings_of(
-    cluster: Cluster, names: Sequence[str], keys: Sequence[str], deadline: Deadline
-) -> dict[str, Settings | ConfigError]:
-    """Return the settings by topic, or why they may not be read: topic by topic if not all may. Raises RetriableError."""
-    if not names:
-        return {}
-    try:
-        return {**cluster.topic_configs(names, deadline, keys=keys)}
-    except ConfigError as error:
-        if len(names) == 1:
-            return {names[0]: error}
-    return {name: configs for name in names for configs in settings_of(cluster, [name], keys, deadline).values()}
