@@ -16,6 +16,8 @@ from shallow_mirror.sinks.kafka.single_slot import SingleSlot
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import Segment, SegmentKind
 
+_EXPORT = "`shallow-mirror quarantine export CONF DIR` writes the batches to files"
+
 FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
 """Do steps 3 to 5 of docs/design/exactly-once.md for these batches, of one source topic, and a decision, in the single slot."""
 
@@ -29,10 +31,13 @@ class ReleaseResult:
     refused: list[QuarantinedBatch] = field(default_factory=list)
     moved_counts: Mapping[str, int] = field(default_factory=dict)
     """How many batches stay because a migration has handed over their source topic, by topic."""
+    gone_counts: Mapping[str, int] = field(default_factory=dict)
+    """How many batches stay because their target topic is gone, by that topic."""
+    gone: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
-        return not self.refused and not self.moved_counts
+        return not self.refused and not self.moved_counts and not self.gone_counts
 
     def sentences(self) -> list[str]:
         records = sum(segment.record_count for segment in self.segments)
@@ -40,9 +45,14 @@ class ReleaseResult:
         if self.segments:
             lines[0] += ": they are at the ends of their target partitions, behind records that were copied since"
         lines += [f"still in quarantine: {batch}" for batch in self.refused]
+        lines += [
+            f"still in quarantine: {counted(count, 'batch')}: target topic {topic} was deleted, or deleted and created again, "
+            f"since they were quarantined. {_EXPORT}"
+            for topic, count in self.gone_counts.items()
+        ]
         return lines + [
             f"still in quarantine: {counted(count, 'batch')} of {topic}: a migration has handed it over, so nothing is written "
-            "to its copy. `shallow-mirror quarantine export CONF DIR` writes the batches to files"
+            f"to its copy. {_EXPORT}"
             for topic, count in self.moved_counts.items()
         ]
 

@@ -15,8 +15,9 @@ from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
 from shallow_mirror.broker import write_group_note
-from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.logs import QuarantinedBatch, QuarantineTable
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
@@ -29,6 +30,7 @@ from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export, 
 from shallow_mirror.operations.quarantine_retry import retry
 from shallow_mirror.sinks.kafka import NewestControl
 from shallow_mirror.sinks.slots import slot_task
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.verify import Unchecked
 
 pytestmark = pytest.mark.thorough
@@ -135,9 +137,37 @@ def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: M
 def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) -> None:
     mirrored.target.delete_topic(TOPIC)
     mirrored.target.create_topic(TOPIC)
-    with pytest.raises(ConfigError, match="deleted and created again, since its batches were quarantined: export"):
-        retry(mirrored.config, ALL)
+    result = retry(mirrored.config, ALL)
+    assert (result.batch_count, result.is_complete) == (0, False)
+    assert (
+        "4 batches: target topic orders was deleted, or deleted and created again, since they were quarantined"
+        in result.sentences()[1]
+    )
     assert not any(is_released for _, is_released in released(mirrored))
+
+
+def test_batches_of_a_target_topic_that_is_gone_do_not_keep_others(mirrored: Mirrored) -> None:
+    """Topics are released in the order of their names."""
+    source, target = SourcePartition("apples", "A" * 22, 0), TargetPartition("apples", "B" * 22, 0)
+    kept = QuarantinedBatch(
+        source=source, source_start=0, source_end=2, target=target,
+        error_name="INVALID_TIMESTAMP", rule="too old", remedy="Set a limit", batch=numbered_batch(0),
+    )  # fmt: skip
+    QuarantineTable.open(mirrored.config.tables).add([kept], mirrored.owner.next_decision())
+    row = Segment(
+        source=source, source_start=0, source_end=2, kind=SegmentKind.QUARANTINED, target=target,
+        target_start=None, target_end=None, record_count=2, batch_count=1, size_bytes=len(kept.batch),
+    )  # fmt: skip
+    mirrored.owner.decide([DecidedSegment(row, None)], highest_slot=0)
+    mirrored.owner.settle()
+    result = retry(mirrored.config, ALL)
+    assert (result.batch_count, result.gone_counts, result.is_complete) == (3, {"apples": 1}, False)
+    assert "1 batch: target topic apples was deleted" in result.sentences()[-1]
+
+
+def test_the_source_is_not_needed(mirrored: Mirrored) -> None:
+    mirrored.source.__exit__(None, None, None)
+    assert retry(mirrored.config, ALL).batch_count == 3
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "during the take-over"])
@@ -178,6 +208,7 @@ def test_nothing_is_released_by_tables_that_lack_a_hand_over(mirrored: Mirrored)
     write_group_note(mirrored.config.target.client, "m-origin", [TOPIC], "registered", timeout_s=5.0)
     assert NewestControl(mirrored.config.target.client, "m", map_id).note(controls.read().rows)
     shutil.rmtree(table_uri(mirrored.config.tables, CONTROLS_TABLE))
-    with pytest.raises(OlderTablesError, match="hand-over of orders"):
-        retry(mirrored.config, ALL)
+    for selection in (ALL, Selection(topic="other")):
+        with pytest.raises(OlderTablesError, match="hand-over of orders"):
+            retry(mirrored.config, selection)
     assert not any(is_released for _, is_released in released(mirrored))

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shallow_mirror.broker.cluster import gone_topics
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.operations.quarantine import Selection, in_quarantine
+from shallow_mirror.operations.recover import require_newest_tables
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, RoutedTopic, SlotResult, observe_nothing
@@ -48,18 +51,20 @@ def retry(
 
     `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
 
-    Raises ConfigError (such a run, a mirror that was failed over, nothing at that offset, a target topic that was recreated),
-    OlderTablesError, RecoverNeededError, FencedError, OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch),
-    RetriableError.
+    Raises ConfigError (such a run, a mirror that was failed over, nothing at that offset), OlderTablesError, RecoverNeededError,
+    FencedError, OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
     """
     storage = TableStorage(config.table_location, spark)
     entries, moved_counts = _selected(config, selection, storage)
     if not entries:
+        require_newest_tables(config, spark)  # older ones may lack the selected batches
         return ReleaseResult(moved_counts=moved_counts)
     if not takes_over:
         _require_stopped(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)
-    with open_operator_session(config, "quarantine retry", deadline, spark=spark, observer=observer) as session:
+    with open_operator_session(
+        config, "quarantine retry", deadline, spark=spark, observer=observer, reads_source=False
+    ) as session:
         session.recover(deadline)
         releaser = Releaser(session.single_slot(), _QuarantineSlot(config, session).fill)
         if isinstance(config, MirrorConfig):
@@ -67,6 +72,7 @@ def retry(
         # Read again: another retry may have released batches until the take-over, and a topic may have been handed over. From
         # here on a hand-over waits for a run of the mirror, which takes over first.
         entries, releaser.released.moved_counts = _selected(config, selection, storage)
+        entries, releaser.released.gone_counts = _without_gone(entries, session, deadline)
         _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), entries)
         session.owner.settle()
         released = releaser.released
@@ -98,6 +104,24 @@ def _selected(
     entries = in_quarantine(selection.entries(Quarantine.open(storage, mirror=config.mirror)), storage)
     moved = Counter(entry.segment.source.topic for entry in entries if entry.segment.source.topic in controls.moving)
     return [entry for entry in entries if entry.segment.source.topic not in moved], dict(sorted(moved.items()))
+
+
+def _without_gone(
+    entries: Sequence[QuarantineEntry], session: OperatorSession, deadline: Deadline
+) -> tuple[list[QuarantineEntry], dict[str, int]]:
+    """Return the batches whose target topics are there, and how many of the others there are, by target topic.
+
+    Raises RetriableError.
+    """
+    targets = {(entry.segment.target.topic, entry.segment.target.topic_id) for entry in entries}
+    # One name may have had several ids, of which one is there at most.
+    gone = {target for target in targets if gone_topics(session.target, dict([target]), deadline)}
+    staying = Counter(entry.segment.target.topic for entry in entries if _target_of(entry) in gone)
+    return [entry for entry in entries if _target_of(entry) not in gone], dict(sorted(staying.items()))
+
+
+def _target_of(entry: QuarantineEntry) -> tuple[str, str]:
+    return entry.segment.target.topic, entry.segment.target.topic_id
 
 
 def _release_all(releaser: Releaser, quarantine: Quarantine, selected: Sequence[QuarantineEntry]) -> None:
@@ -141,13 +165,14 @@ class _QuarantineSlot:
         )
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
-        """Return the route with the current settings of the target topic. Raises ConfigError if it is gone or recreated."""
-        topic = self._session.target.metadata([target.topic], deadline).topics.get(target.topic)
-        if topic is None or topic.error_code or topic.topic_id != target.topic_id:
-            raise ConfigError(
-                f"target topic {target.topic} was deleted, or deleted and created again, since its batches were quarantined: "
-                "export them instead"
-            )
+        """Return the route with the current settings of the target topic.
+
+        Raises RetriableError if the broker that is asked does not have it: the next call finds out whether it is gone.
+        """
+        topic = self._session.target.metadata([target.topic], deadline).topics[target.topic]
+        if topic.error_code or topic.topic_id != target.topic_id:
+            name = error_name(topic.error_code or UNKNOWN_TOPIC_OR_PARTITION)
+            raise RetriableError(name, f"a broker of the target does not know target topic {target.topic} (id {target.topic_id})")
         settings = self._session.target.topic_configs([target.topic], deadline)[target.topic]
         self._stamping.configured(target.topic, settings)
         limits = BatchLimits(
