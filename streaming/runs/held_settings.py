@@ -75,8 +75,8 @@ class HeldSettings:
         if not held:
             return {}
         positions = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror).positions()
-        passed = {topic: row for topic, row in held.items() if is_passed(_ends_of(row), positions)}
-        passed = _existing(passed, source, target, deadline)
+        passed = {topic: row for topic, row in held.items() if _is_over(row, positions)}
+        passed = _existing(passed, positions, source, target, deadline)
         if not passed:
             return {}
         names = sorted({name for row in passed.values() for name in row.held_settings})

@@ -16,7 +16,7 @@ from shallow_mirror.access import AccessPass, AccessSync, acl_sync, write_deny
 from shallow_mirror.access.sync import SHOWN, acl_passes
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
-from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.logs.topics import ControlAction, Controls
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 
@@ -69,6 +69,26 @@ def test_a_deny_that_keeps_writers_from_a_topic_that_has_moved_does_not_stop_the
     target = FakeStore()
     acl_passes(settings, FakeStore(DENIED, *denies), target).run_pass(NOW)
     assert target.existing == {DENIED, write_deny("orders-eu", "User:shop")}
+
+
+@pytest.mark.parametrize("action", ["hand-over", "take-back"])
+def test_a_topic_that_is_handed_over_while_acls_are_read_counts_as_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: ControlAction
+) -> None:
+    settings = config().model_copy(update={"tables": str(tmp_path / "tables")})
+    controls = Controls.open(settings.tables)
+    if action == "take-back":
+        controls.add("hand-over", ["orders"])
+    source, target = FakeStore(DENIED, write_deny("orders", "User:shop")), FakeStore()
+    read = source.read
+
+    def read_meanwhile() -> frozenset[Acl]:
+        controls.add(action, ["orders"])
+        return read()
+
+    monkeypatch.setattr(source, "read", read_meanwhile)
+    acl_passes(settings, source, target).run_pass(NOW)
+    assert target.existing == {DENIED}
 
 
 def test_report_only_logs_each_difference_once_and_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -75,7 +75,10 @@ class AclCopy(AccessCopy[AclReport]):
 
     def compare(self) -> AclReport:
         config, moved = self._config, _handed_over(self._config)
-        source_acls = frozenset(acl for acl in self._source.read() if not _keeps_writers_away(acl, moved))
+        present = self._source.read()
+        # Again: a hand-over, or its end, may have come while the ACLs were read.
+        moved |= _handed_over(config)
+        source_acls = frozenset(acl for acl in present if not _keeps_writers_away(acl, moved))
         require_named(unnamed_principals(source_acls, self._rules))
         return AclReport(
             mirror=config.mirror,
