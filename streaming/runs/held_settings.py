@@ -14,17 +14,19 @@ from dataclasses import replace
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import TopicSpec, set_topic_configs
-from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs.topics import CreatedTopic, CreatedTopicsTable
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka import before_compaction
 from shallow_mirror.sinks.kafka.targets.settings import BEFORE_COMPACTION, is_passed, settings_of
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
+
+Positions = Mapping[SourcePartition, Position]
 
 
 class HeldSettings:
@@ -75,7 +77,8 @@ class HeldSettings:
         if not held:
             return {}
         positions = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror).positions()
-        passed = {topic: row for topic, row in held.items() if _is_over(row, positions)}
+        held |= self._begin_again(held, positions, source, deadline)
+        passed = {topic: row for topic, row in held.items() if is_passed(_ends_of(row), positions)}
         passed = _existing(passed, positions, source, target, deadline)
         if not passed:
             return {}
@@ -103,6 +106,29 @@ class HeldSettings:
                 self._record([replace(passed[topic], held_settings=())])
         return problems
 
+    def _begin_again(
+        self, held: Mapping[str, CreatedTopic], positions: Positions, source: Cluster, deadline: Deadline
+    ) -> dict[str, CreatedTopic]:
+        """Record the rows of source topics that were created again, and are copied: with the ends of what has their names now.
+
+        Nothing more is copied of the former ones.
+        """
+        listed = source.metadata(sorted(held), deadline).topics
+        copied = {(key.topic, key.topic_id) for key in positions}
+        rows = {}
+        for topic, row in held.items():
+            now = listed[topic]
+            if now.error_code or now.topic_id == row.source_topic_id or (topic, now.topic_id) not in copied:
+                continue
+            try:
+                _, ends = before_compaction(source, topic, {"cleanup.policy": "compact"}, deadline)
+            except RetriableError:
+                continue  # a partition without a leader keeps no other topic waiting
+            of_topic = tuple(end for _, end in sorted(ends.items()))
+            rows[topic] = replace(row, source_topic_id=now.topic_id, source_ends=of_topic)
+        self._record(list(rows.values()))
+        return rows
+
     def _read(self) -> dict[str, CreatedTopic]:
         with self._lock:
             if self._held is None:
@@ -118,16 +144,24 @@ class HeldSettings:
             self._held = {topic: row for topic, row in self._held.items() if row.held_settings}
 
 
-def _existing(rows: Mapping[str, CreatedTopic], source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, CreatedTopic]:
-    """Return the rows of topics that both clusters have: one that was deleted must not keep the others waiting."""
+def _existing(
+    rows: Mapping[str, CreatedTopic], positions: Positions, source: Cluster, target: Cluster, deadline: Deadline
+) -> dict[str, CreatedTopic]:
+    """Return the rows of topics that both clusters have: one that was deleted must not keep the others waiting.
+
+    A target topic that was created again is another one: what it holds is not known.
+    """
     if not rows:
         return {}
     of_source = source.metadata(sorted(rows), deadline).topics
     of_target = target.metadata(sorted(row.target_topic for row in rows.values()), deadline).topics
+    copied_to = {(key.topic, at.target.topic, at.target.topic_id) for key, at in positions.items()}
     return {
         topic: row
         for topic, row in rows.items()
-        if not of_source[topic].error_code and not of_target[row.target_topic].error_code
+        if not of_source[topic].error_code
+        and not of_target[row.target_topic].error_code
+        and (topic, row.target_topic, of_target[row.target_topic].topic_id) in copied_to
     }
 
 

@@ -21,7 +21,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.streaming.runs import held_settings
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import SourcePartition, TargetPartition
 
 COMPACTED: dict[str, Any] = {"cleanup.policy": "compact", "retention.ms": "5"}
 
@@ -32,6 +32,9 @@ class Copy:
     def __init__(self, folder: Path, source: StrictCluster, target: StrictCluster, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.source, self.target = folder, source, target
         self.offset = 0
+        self.former: dict[SourcePartition, Any] = {}
+        """Positions of a source topic that had the name before."""
+        self.copied_to = TargetPartition("orders", "", 0)
         self.clusters = [Cluster(self.config().source.client), Cluster(self.config().target.client)]
         patch.setattr(
             held_settings, "OffsetMap", SimpleNamespace(open=lambda *_, **__: SimpleNamespace(positions=self._positions))
@@ -51,6 +54,7 @@ class Copy:
         spec = held.hold({"orders": TopicSpec("orders", 1, None, settings)})["orders"]
         configs: dict[str, Any] = dict(spec.configs)
         self.target.create_topic("orders", 1, **configs)
+        self.copied_to = TargetPartition("orders", kafka_text(self.target.topic_ids["orders"]), 0)
         return self.settings
 
     @property
@@ -62,8 +66,11 @@ class Copy:
         return list(held.release(source, target, Deadline.after_ms(5_000, lambda: 0.0)).values())
 
     def _positions(self) -> dict[SourcePartition, Any]:
-        topic_id = kafka_text(self.source.topic_ids["orders"])
-        return {SourcePartition("orders", topic_id, 0): SimpleNamespace(offset=self.offset)}
+        return self.former | {self.partition: SimpleNamespace(offset=self.offset, target=self.copied_to)}
+
+    @property
+    def partition(self) -> SourcePartition:
+        return SourcePartition("orders", kafka_text(self.source.topic_ids["orders"]), 0)
 
 
 @pytest.fixture
@@ -132,6 +139,29 @@ def test_a_copy_that_was_deleted_keeps_no_other_topic_waiting(copy: Copy) -> Non
     copy.offset = 5
     copy.target.delete_topic("orders")
     assert copy.release(held) == []
+
+
+def test_a_topic_of_others_that_has_the_name_of_a_deleted_copy_is_not_compacted(copy: Copy) -> None:
+    held = copy.run()
+    configs: dict[str, Any] = {**copy.create(held)}
+    copy.offset = 5
+    copy.target.delete_topic("orders")
+    copy.target.create_topic("orders", 1, **configs)
+    assert copy.release(held) == []
+    assert (copy.settings["cleanup.policy"], copy.settings["retention.ms"]) == ("delete", "-1")
+
+
+def test_the_copy_of_a_source_topic_that_was_created_again_is_compacted_once_what_that_held_is_copied(copy: Copy) -> None:
+    """With read.on_data_loss: continue. Nothing more is copied of the former topic."""
+    held = copy.run()
+    copy.create(held)
+    copy.former = {copy.partition: SimpleNamespace(offset=3, target=copy.copied_to)}
+    copy.source.delete_topic("orders")
+    copy.source.create_topic("orders", 1, **COMPACTED)
+    copy.source.seed(("orders", 0), batch(0, 8))
+    for copy.offset, policy in ((0, "delete"), (7, "delete"), (8, "compact")):
+        assert copy.release(held) == []
+        assert copy.settings["cleanup.policy"] == policy
 
 
 def test_a_source_that_is_not_compacted_any_more_is_followed_as_it_is_now(copy: Copy) -> None:
