@@ -30,6 +30,14 @@ class ControlRow:
 CONTROLS = row_codec(ControlRow)
 
 
+def in_order(rows: Iterable[ControlRow]) -> list[ControlRow]:
+    """Return rows in the order in which they count.
+
+    Two commands at once may give their rows the same `sequence`. Their order is that of the clocks then: the same at every read.
+    """
+    return sorted(rows, key=lambda row: (row.sequence, row.at_ms, row.host, row.pid))
+
+
 @dataclass(frozen=True, slots=True)
 class PausedInterval:
     """[`since_ms`, `until_ms`) of a source topic, in ms since 1970. `until_ms` None: the topic is still paused."""
@@ -41,7 +49,7 @@ class PausedInterval:
 
 @dataclass(slots=True)
 class TopicState:
-    """The states of one source topic while the rows are read in the order of `sequence`."""
+    """The states of one source topic while the rows are read `in_order`."""
 
     paused_ms: int | None = None
     """By an operator."""
@@ -78,7 +86,7 @@ class TopicState:
 
 
 def read_topic_states(rows: Iterable[ControlRow]) -> dict[str, TopicState]:
-    """Return the state of each topic. `rows`: in the order of `sequence`."""
+    """Return the state of each topic. `rows`: `in_order`."""
     states: dict[str, TopicState] = {}
     for row in rows:
         states.setdefault(row.topic, TopicState()).take(row)
@@ -94,7 +102,7 @@ def paused_intervals(rows: Iterable[ControlRow]) -> list[PausedInterval]:
     since: dict[str, int] = {}
     latest_end: dict[str, int] = {}
     intervals = []
-    for row in sorted(rows, key=lambda row: row.sequence):
+    for row in in_order(rows):
         topic, at_ms = row.topic, row.at_ms
         state = states.setdefault(topic, TopicState())
         state.take(row)

@@ -30,6 +30,7 @@ from shallow_mirror.checkpoints.rows.paused_intervals import (
     ControlAction,
     ControlRow,
     PausedInterval,
+    in_order,
     paused_intervals,
     read_topic_states,
 )
@@ -58,7 +59,7 @@ class TopicControls:
     failed_over: Mapping[str, int] = field(default_factory=dict)
     """Failed over to the target: since when, in ms."""
     rows: Sequence[ControlRow] = ()
-    """The whole table, in order of `sequence`."""
+    """The whole table, `in_order`."""
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -141,7 +142,7 @@ class Controls:
         return self.read().paused
 
     def read(self) -> TopicControls:
-        rows = sorted(self._rows.read(), key=lambda row: row.sequence)
+        rows = in_order(self._rows.read())
         # The mirror's answers are no commands: one that is late must not undo a `take-back`.
         states = read_topic_states(rows)
         confirmed = {row.topic: row.sequence for row in rows if row.action == "handed-over"}

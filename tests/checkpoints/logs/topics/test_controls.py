@@ -7,7 +7,7 @@ from deltalake import write_deltalake
 
 from shallow_mirror.checkpoints.logs.topics import ControlAction, ControlRow, TopicIncarnation
 from shallow_mirror.checkpoints.logs.topics.controls import Controls
-from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, PausedInterval
 from shallow_mirror.errors import OffsetMapConflictError
 
 
@@ -32,6 +32,20 @@ def test_a_table_of_an_earlier_release_takes_what_is_forgotten(tmp_path: Path) -
     controls.forget([TopicIncarnation("a", "id of a")], ["a"])
     assert controls.paused() == {}
     assert controls.read().forgotten.at_ms.keys() == {TopicIncarnation("a", "id of a")}
+
+
+@pytest.mark.parametrize("is_pause_first", [True, False])
+def test_of_two_commands_at_once_the_later_one_counts_in_whatever_order_their_rows_are_read(
+    tmp_path: Path, *, is_pause_first: bool
+) -> None:
+    pause = ControlRow(sequence=2, topic="a", action="pause", at_ms=11, host="h", pid=2)
+    resume = ControlRow(sequence=2, topic="a", action="resume", at_ms=12, host="h", pid=3)
+    rows = [pause, resume] if is_pause_first else [resume, pause]
+    first = ControlRow(sequence=1, topic="a", action="pause", at_ms=10, host="h", pid=1)
+    write_deltalake(str(tmp_path / "controls"), CONTROLS.to_arrow([first, *rows]))
+    controls = Controls.open(str(tmp_path))
+    assert (controls.paused(), controls.read().rows) == ({}, [first, pause, resume])
+    assert controls.paused_intervals() == [PausedInterval("a", 10, 12)]
 
 
 def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
