@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 
@@ -71,6 +72,14 @@ def test_a_topic_that_the_source_does_not_have_is_an_error(
     assert _say(command, conf, "orders", "nosuch") == 2
     assert "ConfigError: nosuch: the source cluster east has no such topic: check the name" in capsys.readouterr().err
     assert not Controls.open(str(tmp_path / "tables")).read().paused
+
+
+def test_a_new_topic_that_one_broker_does_not_list_yet_is_not_called_missing(source: StrictCluster, tmp_path: Path) -> None:
+    source.create_topic("orders")
+    source.change("Metadata", AS_IT_SHOULD, error(3, ("orders", -1)))  # the first request is for the id of the cluster
+    conf = str(_conf(tmp_path, source.bootstrap, UNREACHABLE, [".*"]))
+    assert _say("pause", conf, "orders") == 0
+    assert Controls.open(str(tmp_path / "tables")).paused().keys() == {"orders"}
 
 
 def test_a_resume_that_changes_nothing_does_not_take_a_topic_back_that_is_handed_over_in_this_moment(

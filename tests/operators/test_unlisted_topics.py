@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
 import pytest
 from tests.operators.fake_world import FakeWorld
 from tests.operators.lives import Life
-from tests.operators.surroundings import world_of_two_topics
+from tests.operators.surroundings import isolating_world, world_of_two_topics
 from tests.support import archive_runs
 from tests.support.inline_streams import InlineStreams
 
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.groups.report import Group, Step
+from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.streaming.runs import Archive, Mirror
 
 pytestmark = [pytest.mark.usefixtures("without_logging"), pytest.mark.slow]
@@ -102,3 +105,22 @@ def test_a_topic_that_was_deleted_is_not_waited_for(tmp_path: Path) -> None:
         assert world.waits == []
         assert world.clock.monotonic() - began < 5
         assert _mirrored_end(world, "b") == 3
+
+
+def test_groups_are_committed_or_the_command_has_to_be_repeated(tmp_path: Path) -> None:
+    """By each request in turn."""
+    for number in count(1):
+        with isolating_world(tmp_path / str(number), group="readers") as world:
+            hidden = Hidden(world, number)
+            groups, refusal = _synced(world)
+            steps = {partition.topic_partition.topic: partition.step for group in groups for partition in group.partitions}
+            assert "a broker does not know topic a yet: try again" in refusal or steps == dict.fromkeys("ab", Step.COMMITTED)
+            if hidden.requests < number:
+                return
+
+
+def _synced(world: FakeWorld) -> tuple[Sequence[Group], str]:
+    try:
+        return sync_groups(world.config, is_applied=True).groups, ""
+    except RetriableError as refusal:
+        return (), str(refusal)

@@ -126,7 +126,7 @@ def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequenc
     The source is asked only about topics that the offset map does not have, so that the others can be paused while it is down.
     """
     from shallow_mirror.broker import Cluster
-    from shallow_mirror.broker.cluster import REACH_MS, missing_topics, reach
+    from shallow_mirror.broker.cluster import REACH_MS, gone_topics, missing_topics, reach
     from shallow_mirror.checkpoints import OffsetMap
     from shallow_mirror.deadline import Deadline
 
@@ -139,7 +139,10 @@ def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequenc
     with closing(Cluster(config.source.client)) as source:
         reach(source, config.source_cluster_name, Deadline.after_ms(REACH_MS, time.monotonic))
         missing = missing_topics(source, new, Deadline.after_ms(REACH_MS, time.monotonic))
-    problems = [f"{topic}: the {config.source_cluster_name} has no such topic: check the name" for topic in missing.gone]
+        # A broker that has just started does not list topics for a moment.
+        now = gone_topics(source, dict.fromkeys(missing.gone, ""), Deadline.after_ms(REACH_MS, time.monotonic))
+    absent = [topic for topic in missing.gone if now.get(topic) == ""]
+    problems = [f"{topic}: the {config.source_cluster_name} has no such topic: check the name" for topic in absent]
     problems += [f"{topic}: the {config.source_cluster_name} hides it: {grant}" for topic, grant in missing.hidden.items()]
     if problems:
         raise ConfigError(problems)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from shallow_mirror.broker import BegunOffsets, Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.cluster import gone_topics, missing_topics, reach
 from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
@@ -127,6 +127,20 @@ class GroupClient:
         wanted = sorted(set(topics))
         listed = self._cluster.metadata(wanted, self._deadline()).topics if wanted else {}
         return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+
+    def require_absent(self, topics: Collection[str]) -> None:
+        """Raise RetriableError if one of these topics exists, which a broker did not list. Topics that are hidden do not count.
+
+        A broker that has just started does not know topics for a moment.
+        """
+        if not topics:
+            return
+        missing = missing_topics(self._cluster, sorted(topics), self._deadline())
+        now = gone_topics(self._cluster, dict.fromkeys(missing.gone, ""), self._deadline())
+        shown = sorted(name for name in topics if name not in missing.hidden and now.get(name) != "")
+        if shown:
+            what = f"{self._where}: a broker does not know topic {', '.join(shown)} yet: try again"
+            raise RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), what)
 
     def offsets(self, topic_partitions: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         """Return the first or last offsets of logs that exist."""

@@ -126,6 +126,8 @@ def plan_committed(
     forgotten = controls.read().forgotten
     keeps_moving = keeps_handed_over and not is_forced and groups.side == "source"
     source_commits = groups.resolve_sources(committed, offset_map, forgotten)
+    if asks_origin:
+        groups.require_all_resolved(source_commits, offset_map, forgotten)
     clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=asks_origin, are_ends_final=are_ends_final)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)

@@ -272,6 +272,14 @@ class GroupOffsets(GroupCommits):
             for commit in found
         ]
 
+    def require_all_resolved(self, resolved: Iterable[SourceCommit], offset_map: OffsetMap, forgotten: ForgottenTopics) -> None:
+        """Raise RetriableError if offsets were left out of topics that are mirrored, and that the source has after all."""
+        if self.side == "source":
+            unresolved = {commit.topic_partition.topic for commit in resolved if commit.source is None}
+            if unresolved:
+                mirrored = {source.topic for source in forgotten.without(offset_map.positions())}
+                self.source.require_absent({topic for topic in unresolved & mirrored if self._config.topics.is_included(topic)})
+
     def _held_on_source(self, committed: Sequence[Committed]) -> list[SourceCommit]:
         unknown = {commit.topic_partition.topic for commit in committed if commit.topic_id is None}
         topics = self._config.topics

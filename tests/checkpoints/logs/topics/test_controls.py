@@ -7,7 +7,8 @@ from deltalake import write_deltalake
 
 from shallow_mirror.checkpoints.logs.topics import ControlAction, ControlRow, TopicIncarnation
 from shallow_mirror.checkpoints.logs.topics.controls import Controls
-from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, PausedInterval
+from shallow_mirror.checkpoints.rows import PausedInterval
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
 from shallow_mirror.errors import OffsetMapConflictError
 
 
