@@ -17,9 +17,10 @@ from deltalake import DeltaTable
 from tests.fakes.changes import held
 from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch, marker, record
-from tests.verify.mirrored import Mirrored, changed, data_positions, replace
+from tests.verify.mirrored import TOPIC, Mirrored, changed, data_positions, replace
 
 from shallow_mirror.checkpoints.logs.runs import verify_log
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import IsolationLevel
 from shallow_mirror.verify import VerifyProgress, VerifyReport, partition_reader, verify_mirror
@@ -113,6 +114,25 @@ def test_an_audit_may_be_interrupted_again_and_again(copied: Mirrored) -> None:
         interrupt(copied, 1)
     report = copied.verify(range_bytes=1)
     assert (report.continues, report.record_count, report.is_equal) == (True, 60, True)
+
+
+def test_an_audit_that_another_process_is_making_is_not_continued(copied: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", os.getppid)
+        interrupt(copied, 3)
+    first = {row["audit_id"] for row in rows(copied)}
+    report = copied.verify(range_bytes=1)
+    assert (report.continues, report.record_count, report.audit_id in first) == (False, 60, False)
+
+
+def test_differences_of_a_topic_that_was_forgotten_since_the_interruption_are_not_kept(copied: Mirrored) -> None:
+    replace(copied.target_log, data_positions(copied.target_log)[1], None)
+    interrupt(copied, 3)
+    source, _ = copied.pair
+    copied.source.delete_topic(TOPIC)
+    Controls.open(copied.config.tables).forget([TopicIncarnation(source.topic, source.topic_id)], [])
+    report = copied.verify(range_bytes=1)
+    assert (report.continues, dict(report.difference_counts), report.record_count) == (True, {}, 0)
 
 
 def test_what_the_mirror_copied_since_the_interruption_is_verified_with_the_rest(copied: Mirrored) -> None:

@@ -6,8 +6,11 @@ An interrupted verification continues from it.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -123,15 +126,32 @@ def _ends(tables: BestEffortTables, audit_id: str) -> dict[SourcePartition, int]
 
 
 def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
-    """Return id and ranges of the newest verification, if it was of this scope and did not finish."""
+    """Return id and ranges of the newest verification, if it was of this scope and did not finish.
+
+    One that another process of this machine is making is not interrupted.
+    """
     begun = _read(tables, Comparison("outcome", "=", BEGUN))
     finished = {row.identity.audit_id for row in _read(tables, Comparison("outcome", "=", FINISHED))}
     newest = max(begun, key=lambda row: row.verified_at_ms, default=None)
     if newest is None or newest.identity.audit_id in finished or newest.identity.scope != scope:
         return None
     audit_id = newest.identity.audit_id
-    rows = _read(tables, Comparison("audit_id", "=", audit_id), Comparison("outcome", "!=", BEGUN))
+    rows = _read(tables, Comparison("audit_id", "=", audit_id))
+    if _is_under_way(max(rows, key=lambda row: row.verified_at_ms).identity):
+        return None
     return audit_id, [row.verified for row in rows if row.verified is not None]
+
+
+def _is_under_way(last: VerifyIdentity) -> bool:
+    """Return whether the process that has written last still runs, as far as this machine can tell."""
+    if last.host != socket.gethostname() or last.pid == os.getpid():
+        return False
+    with suppress(PermissionError):  # there is such a process, of another user
+        try:
+            os.kill(last.pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
 
 
 def _read(tables: BestEffortTables, *condition: Comparison) -> list[AuditRow]:

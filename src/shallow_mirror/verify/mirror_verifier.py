@@ -191,6 +191,8 @@ class MirrorVerifier:
         scope = json.dumps(fields)
         interrupted = None if from_start else interrupted_verification(tables, scope)
         for verified in [] if interrupted is None else interrupted[1]:
+            if self._forgotten.has(verified.source):
+                continue  # closed since: nothing is reported of it
             pair = (verified.source, verified.target)
             source_end, target_end = self._verified.get(pair, (0, 0))
             self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
