@@ -13,6 +13,8 @@ from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.rows import TopicOffsets
 from shallow_mirror.report import charts
 from shallow_mirror.report.page import page
+from shallow_mirror.sinks import Side
+from shallow_mirror.streaming.planning import LeftOutPartition
 from shallow_mirror.types import SourcePartition
 
 
@@ -62,6 +64,24 @@ def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:
     assert "What follows is not the newest state, and its lag is wrong: the tables are older than the target" in text
     assert "In quarantine: 3 batches" in text
     assert "Consumer groups: a fail-over without the source repeats about 40 records" in text
+
+
+def test_partitions_that_are_left_out_are_named_and_counted() -> None:
+    made = content(rows_of_a_day(1))
+    left_out = tuple(
+        LeftOutPartition(
+            source=SourcePartition("orders", "A", number),
+            side=Side.TARGET,
+            error_name="LEADER_NOT_AVAILABLE",
+            reason="no leader",
+            since_ms=0,
+        )
+        for number in range(7)
+    )
+    text = page(replace(made, status=replace(made.status, left_out=left_out)))
+    assert text.count("is left out since 1970-01-01 00:00:00 because of the target: no leader") == 5
+    assert "orders-0 is left out" in text
+    assert "Left out as well: 2 more partitions." in text
 
 
 def test_topics_that_keep_their_offsets_come_first() -> None:

@@ -11,6 +11,7 @@ from tests.report.contents import BEGIN, EVIL, content, rows_of_a_day
 from tests.support.html_elements import Elements
 
 from shallow_mirror.checkpoints.rows import PausedInterval
+from shallow_mirror.operations.status import PausedTopic
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import Band
 from shallow_mirror.report.page import PAUSES_SHOWN, page
@@ -110,6 +111,15 @@ def test_a_mirror_that_was_paused_before_its_first_micro_batch_says_so() -> None
     assert "Paused by an operator: a since 2026-11-20 08:00:00, b since" in text
     assert "and 2 more topics." in text
     assert text.count("still paused") == 5
+
+
+def test_a_topic_that_was_handed_over_is_not_called_paused_by_an_operator() -> None:
+    made = content()
+    handed_over = PausedTopic(topic="a", since_ms=_BEGIN_MS, is_handed_over=True)
+    status = replace(made.status, paused_topics=(handed_over,))
+    text = page(replace(made, status=status, pauses=[PausedInterval(topic, _BEGIN_MS, None) for topic in "ab"]))
+    assert "Handed over: a since 2026-11-20 08:00:00." in text
+    assert "Paused by an operator: b since 2026-11-20 08:00:00." in text
 
 
 def test_many_pauses_of_topics_with_any_name_leave_the_page_small_and_their_names_text() -> None:

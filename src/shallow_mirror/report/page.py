@@ -20,9 +20,11 @@ from shallow_mirror.report.offset_map_chart import MapPicture
 from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
 from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, MicroBatchHistory, grouped, lag_points, rates
 from shallow_mirror.report.verifications import ShownVerification
+from shallow_mirror.streaming.planning import LeftOutPartition
 from shallow_mirror.streaming.watch import PartitionStatus
 
 PARTITIONS_SHOWN, TOPICS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 50, 20, 50
+PARTITIONS_NAMED = 5
 
 _STEPS_CSS = tuple(zip(("s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
 _BATCHES_CSS = tuple(zip(("s1", "s2", "s7", "s4"), BATCHES, strict=True))
@@ -107,7 +109,10 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval], verificatio
     if status.groups is not None and (repeats := status.groups.repeats_sentence) is not None:
         lines.append(f"Consumer groups: {repeats}")
     lines.append(_last_verification(verifications))
-    lines += _paused_now(pauses)
+    handed_over = {paused.topic for paused in status.paused_topics if paused.is_handed_over}
+    lines += _not_copied("Paused by an operator", [pause for pause in pauses if pause.topic not in handed_over])
+    lines += _not_copied("Handed over", [pause for pause in pauses if pause.topic in handed_over])
+    lines += _left_out(status.left_out)
     lines += [f"Open at the source: {transaction.sentence(status.at_ms)}" for transaction in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)
 
@@ -125,14 +130,24 @@ def _last_verification(verifications: Sequence[ShownVerification]) -> str:
     )
 
 
-def _paused_now(pauses: Sequence[PausedInterval]) -> list[str]:
-    """Return a sentence with the topics that are paused, or none."""
+def _left_out(left_out: Sequence[LeftOutPartition]) -> list[str]:
+    """Return a sentence for each of the first partitions, and the number of the others."""
+    lines = [
+        f"{left.source.topic_partition} is left out since {moment(left.since_ms)} because of the {left.side.value}: {left.reason}"
+        for left in left_out[:PARTITIONS_NAMED]
+    ]
+    more = len(left_out) - PARTITIONS_NAMED
+    return [*lines, f"Left out as well: {counted(more, 'more partition')}."] if more > 0 else lines
+
+
+def _not_copied(why: str, pauses: Sequence[PausedInterval]) -> list[str]:
+    """Return a sentence with the topics of which nothing is copied now, or none."""
     paused = [pause for pause in pauses if pause.until_ms is None]
     if not paused:
         return []
     names = ", ".join(f"{pause.topic} since {moment(pause.since_ms)}" for pause in paused[:TOPICS_NAMED])
     more = len(paused) - TOPICS_NAMED
-    return [f"Paused by an operator: {names}" + (f" and {counted(more, 'more topic')}." if more > 0 else ".")]
+    return [f"{why}: {names}" + (f" and {counted(more, 'more topic')}." if more > 0 else ".")]
 
 
 def _run_sentence(run: RunStatus) -> str:
