@@ -28,7 +28,7 @@ from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition, TableWriter
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import SourcePartition, TargetPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +118,18 @@ class OffsetMap:
                 gathered, count = [], 0
         if count:
             yield pa.Table.from_batches(gathered)
+
+    def first_copies(self, source_topic: str) -> dict[TargetPartition, int]:
+        """Return the first target offset to which a record of a source topic was copied, by target partition."""
+        first: dict[TargetPartition, int] = {}
+        columns = ["target_topic", "target_topic_id", "target_partition", "target_start"]
+        for piece in self.settled_pieces((Comparison("source_topic", "=", source_topic),), columns):
+            lowest = piece.group_by(columns[:3]).aggregate([("target_start", "min")])
+            for row in lowest.to_pylist():
+                key, start = TargetPartition(*(row[name] for name in columns[:3])), row["target_start_min"]
+                if start is not None:
+                    first[key] = min(start, first.get(key, start))
+        return first
 
     def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of the last decision, if they may still be removed."""

@@ -4,7 +4,7 @@ A mistake here destroys data, so every doubt keeps the topic. Asked again at the
 
 - the map: the target topic is the one that this mirror has written, by id, for the deleted incarnation only
 - the operator: no topic that is paused, or was ever handed over or received by a migration
-- the target: it has that topic, and nothing behind what the mirror wrote
+- the target: it has that topic, and nothing before or behind what the mirror wrote
 - the source: every broker says that it has no topic of the name, with the cluster id that the map names
 """
 
@@ -21,7 +21,7 @@ from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicCont
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.kafka.targets.other_writers import first_foreign_batch
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SourcePartition, TargetPartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ def duration(seconds: float) -> str:
 class FollowedDeletions:
     """Of one query.
 
-    `mirrored`: partitions of the offset map when the query began. `positions` reads those of the map now. `after_s`: the delay.
+    `mirrored`: partitions of the offset map when the query began. `positions` reads those of the map now. `first_copies` reads
+    from the map where the first copied record of a source topic is in each target partition. `after_s`: the delay.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class FollowedDeletions:
         table: DeletedTopicsTable,
         mirrored: Iterable[SourcePartition],
         positions: Callable[[], Positions],
+        first_copies: Callable[[str], Mapping[TargetPartition, int]],
         controls: Callable[[], TopicControls],
         *,
         source_cluster_id: str,
@@ -59,7 +61,7 @@ class FollowedDeletions:
         run_epoch: int,
         now_ms: Callable[[], int],
     ) -> None:
-        self._table, self._positions, self._controls = table, positions, controls
+        self._table, self._positions, self._first_copies, self._controls = table, positions, first_copies, controls
         self._topics = {TopicIncarnation(key.topic, key.topic_id) for key in mirrored if is_included(key.topic)}
         self._source_cluster_id = source_cluster_id
         self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
@@ -129,7 +131,9 @@ class FollowedDeletions:
         listed = target.metadata([name], deadline).topics[name]
         if listed.error_code or listed.topic_id != topic_id:
             return f"target topic {name} (id {topic_id}) is not there any more", False
-        foreign = self._foreign(target, name, listed.partitions, ends.values(), deadline)
+        foreign = self._foreign_before(target, topic, ends.values(), deadline) or self._foreign(
+            target, name, listed.partitions, ends.values(), deadline
+        )
         if foreign is not None:
             return f"target topic {name} is kept: {foreign}", True
         if topic not in self._missing(source, {topic}, deadline):
@@ -138,6 +142,17 @@ class FollowedDeletions:
         _log.warning("target topic %s (id %s) was deleted: topics.deleted is delete", name, topic_id)
         self._deleted[topic] = f"the mirror has deleted target topic {name} (id {topic_id}) as well (topics.deleted: delete)"
         return self._deleted[topic], False
+
+    def _foreign_before(
+        self, target: Cluster, topic: TopicIncarnation, positions: Iterable[Position], deadline: Deadline
+    ) -> str | None:
+        """Return the records that a log held before the mirror wrote to it; None: none. Preserved topics begin empty."""
+        first_copies = self._first_copies(topic.topic)
+        for copied_to in sorted({at.target for at in positions if at.target_end > 0 and at.shared_producer_id is None}):
+            found = first_foreign_batch(target, [copied_to.topic_partition], (), IsolationLevel.READ_COMMITTED, deadline)
+            if found is not None and found[1] < first_copies.get(copied_to, 0):
+                return f"{found[0]} has a batch at offset {found[1]}, before the first copied record"
+        return None
 
     def _foreign(
         self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline

@@ -50,7 +50,7 @@ from shallow_mirror.streaming.runs.target_logs.preserved_log_filling import LogF
 from shallow_mirror.streaming.runs.target_logs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
-from shallow_mirror.types import SegmentKind, SourcePartition
+from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 
 _PENDING_MS, _PENDING_EVERY_S = 60_000.0, 2.0
 """How long a run up to the log ends waits for markers at its end, and how often it looks."""
@@ -304,6 +304,11 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         """Read the positions of the offset map; for any thread."""
         return OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions()
 
+    def _first_copies(self, topic: str) -> dict[TargetPartition, int]:
+        """Read from the offset map where the first copied record of a source topic is in each target partition."""
+        offset_map = OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror)
+        return offset_map.first_copies(topic)
+
     def _followed_deletions(self, mirrored: Iterable[SourcePartition]) -> FollowedDeletions | None:
         """Return the object that deletes target topics of deleted source topics; None if they are kept."""
         if self.config.topics.deleted == "keep":
@@ -312,6 +317,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
             DeletedTopicsTable.of_mirror(self.storage),
             mirrored,
             self._settled_positions,
+            self._first_copies,
             self.controls.read,
             source_cluster_id=self.source_cluster_id,
             is_included=self.config.topics.is_included,

@@ -814,3 +814,12 @@ def test_metadata_survives_the_way_through_text() -> None:
 def test_a_version_has_room_for_its_parts_only(run_epoch: int, n: int) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         version_of(run_epoch, n)
+
+
+def test_the_first_copy_of_each_target_partition_is_known(tmp_path: Path) -> None:
+    owner = settled(tmp_path, "a")
+    decide(owner, data(5, 9), other(SegmentKind.GAP, 0, 5), data(2, 4, source=OTHER))
+    owner.settle()
+    offset_map = OffsetMap.open(str(tmp_path))
+    assert offset_map.first_copies("orders") == {TARGET: 105, TARGET._replace(partition=1): 102}
+    assert offset_map.first_copies("users") == {}

@@ -48,6 +48,7 @@ class Scene:
             self.orders: Position(3, TargetPartition("copy", id_of(target, "copy"), 0), target_end=3),
             users: Position(3, TargetPartition("people", id_of(target, "people"), 0), target_end=3),
         }
+        self.first_copies = {_copy(self): 0}
         self.controls, self.included, self.now_ms = NO_CONTROLS, True, 1_000
         self.cluster_id = source.cluster_id
         self.table = DeletedTopicsTable.of_mirror(TableStorage(str(folder)))
@@ -61,6 +62,7 @@ class Scene:
             self.table,
             self.positions,
             lambda: self.positions,
+            lambda _: self.first_copies,
             lambda: self.controls,
             source_cluster_id=self.cluster_id,
             is_included=lambda _topic: self.included,
@@ -127,6 +129,13 @@ def _copy(scene: Scene) -> TargetPartition:
     return scene.positions[scene.orders].target
 
 
+def written_before(scene: Scene) -> None:
+    scene.target.delete_topic("copy")
+    scene.target.create_topic("copy", topic_id=uuid.UUID(bytes=base64.urlsafe_b64decode(_copy(scene).topic_id + "==")))
+    scene.target.seed(("copy", 0), batch(0, 1), batch(1, 2))
+    scene.first_copies = {_copy(scene): 1}
+
+
 def target_created_again(scene: Scene) -> None:
     scene.target.delete_topic("copy")
     scene.target.create_topic("copy", topic_id=uuid.uuid4())
@@ -161,6 +170,7 @@ def hidden(scene: Scene) -> None:
     ("doubt", "said"),
     [
         (written_by_another, "kept: copy-0 has a batch at offset 4"),
+        (written_before, "kept: copy-0 has a batch at offset 0, before the first copied record"),
         (other_partition, "kept: copy-1 has a batch at offset 0"),
         (target_created_again, "is not there any more"),
         (source_created_again, "nothing"),
