@@ -436,6 +436,62 @@ def test_groups_whose_coordinator_moves_while_they_are_listed_are_listed_again()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_polled_groups_are_synced_while_the_coordinator_of_others_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    monkeypatch.setattr(sync, "REQUEST_S", 0.5)
+    missing = {"a-billing", "b-billing"}
+
+    def unlist(response: Any) -> None:
+        response.groups = [group for group in response.groups if group.group_id not in missing]
+
+    with FollowedWorld(tmp_path, follow="off") as world:
+        syncer = world.syncer()
+        for group in (*missing, "c-billing"):
+            world.commit(10, group)
+        syncer.run_pass(T0)
+        if is_restarted:
+            syncer.close()
+            syncer = world.syncer()
+        world.source.alter_responses("ListGroups", unlist)
+        world.source.change_always("OffsetFetch", error(15, only=("a-billing", -1)))
+        world.commit(20, "c-billing")
+        began = time.monotonic()
+        with pytest.raises(RetriableError, match=r"COORDINATOR_NOT_AVAILABLE.* a-billing"):
+            syncer.run_pass(T0 + timedelta(seconds=30))
+        assert world.offset("c-billing") == 20
+        assert time.monotonic() - began < 1.5, "one of them is waited for"
+        recorded = positions_as_of(TableStorage(world.config.tables).best_effort_tables(), T0 + timedelta(minutes=1))
+        offsets = {position.group: position.offset for position in recorded.positions}
+        assert offsets == {"a-billing": 10, "b-billing": 10, "c-billing": 10 if is_restarted else 20}
+        syncer.close()
+
+
+@pytest.mark.slow
+def test_the_target_is_not_asked_about_groups_that_read_nothing_mirrored(tmp_path: Path) -> None:
+    with FollowedWorld(tmp_path, follow="off") as world, closing(world.syncer()) as syncer:
+        world.source.create_topic("others")
+        world.source.groups.commit_now("a-billing", ("others", 0), Committed(3, ""))
+        world.commit(10, "b-billing")
+        syncer.run_pass(T0)
+        assert world.offset("b-billing") == 10
+        assert not [body for body in world.target.bodies("OffsetFetch") if "a-billing" in str(body)]
+
+
+@pytest.mark.slow
+def test_a_step_asks_the_source_for_log_starts_only(tmp_path: Path) -> None:
+    with FollowedWorld(tmp_path) as world, closing(world.syncer()) as syncer:
+        world.commit(10)
+        syncer.run_pass(T0)
+        world.commit(20)
+        before = world.source.asked("ListOffsets")
+        world.step(syncer)
+        assert world.offset() == 20
+        assert world.source.asked("ListOffsets") == before + 1
+
+
+@pytest.mark.slow
 def test_an_unknown_version_is_polled_instead(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     with world.source.lock:

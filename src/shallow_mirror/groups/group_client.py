@@ -144,30 +144,37 @@ class GroupClient:
 
     def offsets(self, topic_partitions: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         """Return the first or last offsets of logs that exist."""
-        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        if not topics:
-            return {}
-        metadata = self._cluster.metadata(topics, self._deadline())
-        existing = sorted(topic_partition for topic_partition in topic_partitions if metadata.has(topic_partition))
-        if not existing:
-            return {}
-        timestamps = dict.fromkeys(existing, timestamp)
-        listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
-        return {topic_partition: log.offset for topic_partition, log in listed.items()}
+        return self._offsets(self._existing(topic_partitions), timestamp)
+
+    def known_starts(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offsets of logs that exist and have a leader."""
+        leaders, _ = self._cluster.leaders_and_errors(self._existing(topic_partitions), self._deadline())
+        return self._offsets(sorted(leaders), EARLIEST_TIMESTAMP)
 
     def known_ranges(
         self, topic_partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], dict[TopicPartition, str]]:
         """Return the first and the last offsets of logs that exist, and why those of others of them are not known."""
-        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        metadata = self._cluster.metadata(topics, self._deadline()) if topics else None
-        existing = [] if metadata is None else sorted(filter(metadata.has, topic_partitions))
+        existing, level = self._existing(topic_partitions), IsolationLevel.READ_UNCOMMITTED
         if not existing:
             return {}, {}, {}
-        level = IsolationLevel.READ_UNCOMMITTED
         ends, errors = self._cluster.latest_offsets(existing, level, self._deadline(), is_patient=False)
         unanswered = {topic_partition: f"{self._where}: {error}" for topic_partition, error in errors.items()}
-        return self.offsets(ends, EARLIEST_TIMESTAMP), ends, unanswered
+        return self._offsets(sorted(ends), EARLIEST_TIMESTAMP), ends, unanswered
+
+    def _existing(self, topic_partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
+        if not topics:
+            return []
+        metadata = self._cluster.metadata(topics, self._deadline())
+        return sorted(filter(metadata.has, topic_partitions))
+
+    def _offsets(self, existing: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        timestamps = dict.fromkeys(existing, timestamp)
+        if not timestamps:
+            return {}
+        listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
+        return {topic_partition: log.offset for topic_partition, log in listed.items()}
 
     def group_log(self) -> TopicMetadata:
         """Return the metadata of `__consumer_offsets`. Raises ConfigError where the cluster does not show that topic."""

@@ -112,14 +112,20 @@ class GroupSyncer:
         self._groups.close()
 
     def run_pass(self, now: datetime) -> GroupSyncPass:
-        """Commit what can be committed, and record what changed. Raises MirrorError, OSError."""
+        """Commit what can be committed, and record what changed. Raises MirrorError, OSError.
+
+        Raises RetriableError behind that if the coordinator of groups that were polled is missing.
+        """
         began = time.monotonic()
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         committed = self._newest(is_whole)
+        unanswered = {} if self.is_following else self._groups.unanswered
         self._limits.clear()
         self._held.clear()
         self._lookups.clear()
         groups, moving = self._sync(committed, self._refresh_map())
+        if unanswered and self._passed_at is None:  # only the history has their positions: a whole pass would hide them
+            raise next(iter(unanswered.values()))
         self._settle(groups, {})
         if self.is_following and (waiting := self._source.waiting()):
             self._commit_waiting(waiting)
@@ -127,7 +133,7 @@ class GroupSyncer:
         lost_count = lost_rows(self._history)
         records_all = is_whole or lost_count != self._lost_count
         done = _pass_of(groups, now, records_all, time.monotonic() - began)
-        changed, read_count = self._changed(groups, moving, records_all)
+        changed, read_count = self._changed(groups, moving, unanswered, records_all)
         done = replace(
             done,
             is_followed=self.is_following,
@@ -143,6 +149,8 @@ class GroupSyncer:
         self._count += 1
         if self._count % TIDY_EVERY_PASSES == 1:
             delete_outdated(self._history, now - timedelta(seconds=self._config.groups.keep_s))
+        if unanswered:
+            raise next(iter(unanswered.values()))
         return done
 
     @property
@@ -336,18 +344,21 @@ class GroupSyncer:
         self._recent.refresh(self._map)
         return self._map
 
-    def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> tuple[list[GroupPosition], int]:
+    def _changed(
+        self, groups: Sequence[Group], moving: Collection[str], unanswered: Collection[str], is_whole: bool
+    ) -> tuple[list[GroupPosition], int]:
         """Return positions that changed since they were recorded, and those that are gone; and how many offsets groups moved on.
 
-        The last is kept of a pending one, of topics that are handed over, and of those that a broker does not list: it may
-        have started a moment ago, and offsets of deleted topics are deleted with them.
+        The last is kept of a pending one, of `unanswered` groups, of topics that are handed over, and of those that a broker
+        does not list: it may have started a moment ago, and offsets of deleted topics are deleted with them.
         """
         partitions = [partition for group in groups for partition in group.partitions]
         now = {position.key: position for partition in partitions for position in _position(partition)}
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
         unlisted = {(partition.group, partition.topic_partition) for partition in partitions if partition.source is None}
         for (group, source), position in self._noted.items():
-            if (group, source) in pending or source.topic in moving or (group, source.topic_partition) in unlisted:
+            is_unlisted = (group, source.topic_partition) in unlisted
+            if (group, source) in pending or group in unanswered or source.topic in moving or is_unlisted:
                 now[group, source] = position
         changed = changed_positions(self._noted, now, is_whole=is_whole)
         read_count = 0

@@ -105,12 +105,13 @@ class GroupCommits:
         for first in range(0, len(names), AT_ONCE):
             piece = names[first : first + AT_ONCE]
             # Many requests are on their way at once: one after the other would take as many round trips.
-            # Of groups that are not listed as well: some are hidden, and no broker lists those of a coordinator that moves.
-            begun = self.other.begin_committed(piece)
+            # Of groups that are not listed as well: some are hidden, and no broker lists those of a coordinator that moves. None
+            # of groups that read nothing that the other cluster has.
+            begun = self.other.begin_committed([name for name in piece if any(map(_leads_there, by_group[name]))])
             planned = {}
             for name in piece:
                 try:
-                    committed, refused = self._remote_offsets(name, begun[name])
+                    committed, refused = self._remote_offsets(name, begun[name]) if name in begun else ((), None)
                 except RetriableError as error:
                     unanswered, committed, refused = error, (), f"{error}: try again"
                 remote = listed.get(name)
@@ -163,6 +164,10 @@ class GroupCommits:
 
 
 _HANDED_OVER = "the topic was handed over, and the group's offsets there are its own; --force commits this one"
+
+
+def _leads_there(partition: GroupPartition) -> bool:
+    return partition.to_topic_partition is not None
 
 
 def _refused(partition: GroupPartition, reason: str) -> GroupPartition:
@@ -224,6 +229,8 @@ class GroupOffsets(GroupCommits):
             other = TransactionalCommits(of_other, self.other_name, timeout_s, transactional_id, timeout_ms)
         super().__init__(other, side)
         self.source, self.target = (self.origin, other) if side == "source" else (other, self.origin)
+        self.unanswered: dict[str, RetriableError] = {}
+        """Known groups that `committed` did not find last, because their coordinators are missing."""
 
     def close(self) -> None:
         self.source.close()
@@ -242,16 +249,23 @@ class GroupOffsets(GroupCommits):
         """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors.
 
         `waits_for_txns`: as `ConsumerGroups.committed`. `known`: groups that had offsets before. No broker may list one of them
-        for a moment, so that each is asked for; None: nothing is known, and all coordinators have to be there.
+        for a moment, so that each is asked for, and left to `unanswered` where no coordinator answers; None: nothing is known,
+        and all coordinators have to be there.
         """
         listed = self.origin.listed() if known is None else self.origin.reported()
         names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
         self._active = {name for name in names if not listed[name].is_free}
-        unlisted = [name for name in sorted(known or ()) if name not in listed]
         committed = dict(self.origin.committed(names, waits_for_txns=waits_for_txns))
-        for name in unlisted:
-            with suppress(ConfigError):  # it is hidden by now
-                committed |= self.origin.committed([name], waits_for_txns=waits_for_txns)
+        self.unanswered = {}
+        for name in sorted(set(known or ()) - listed.keys()):
+            if self.unanswered:  # each of them may wait as long
+                self.unanswered[name] = next(iter(self.unanswered.values()))
+                continue
+            try:
+                with suppress(ConfigError):  # it is hidden by now
+                    committed |= self.origin.committed([name], waits_for_txns=waits_for_txns)
+            except RetriableError as error:
+                self.unanswered[name] = error
         return _of_applications(committed)
 
     def resolve_sources(
@@ -349,7 +363,7 @@ class GroupOffsets(GroupCommits):
         if asks_origin and waits_for_leaders:
             starts = self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP)
         elif asks_origin:
-            starts, _, _ = self.origin.known_ranges(topic_partitions)
+            starts = self.origin.known_starts(topic_partitions)
         return Clusters(
             origin_starts=starts,
             # The source's ids were compared when the offsets were resolved.
