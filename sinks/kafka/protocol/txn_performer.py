@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from shallow_mirror.broker import Cluster, CoordinatorKind
@@ -225,9 +225,8 @@ class TxnPerformer:
         partitions = sorted({written.topic_partition for written in ranges})
         waiting = self._not_in(readable_ends(self._target, partitions, deadline), ranges)
         waiting_partitions = sorted({written.topic_partition for written in waiting})
-        blockers = blocking_producers(
-            self._target, open_transactions(self._target, waiting_partitions, deadline), txn.producer_id
-        )
+        transactions = open_transactions(self._target, waiting_partitions, deadline)
+        blockers = blocking_producers(self._target, transactions, txn.producer_id, self._own_ids())
         self.availability.note_blockers(partitions, blockers)
         return bool(blockers) and blockers.keys() == set(waiting_partitions)
 
@@ -346,7 +345,8 @@ class TxnPerformer:
                     # One request shows both whether own markers are missing and who else holds back the last stable offset.
                     transactions = open_transactions(self._target, readable, deadline)
                     was_repaired |= self._repair(decided, transactions, deadline)
-                    blockers = blocking_producers(self._target, transactions, decided.txn.producer_id)
+                    own_ids = self._own_ids(each.txn for each in together)
+                    blockers = blocking_producers(self._target, transactions, decided.txn.producer_id, own_ids)
                 # A broker that starts, and a leader whose followers are away, report lower log ends than there are: records
                 # count as lost once they are missing in two checks that far apart.
                 gone = gone_ranges(self._target, waiting, deadline)
@@ -378,6 +378,11 @@ class TxnPerformer:
                 readable_ends(self._target, [written.topic_partition for written in waiting], deadline), waiting
             )
         return actions.Visibility(was_repaired=was_repaired)
+
+    def _own_ids(self, ended: Iterable[SlotTxn] = ()) -> dict[int, str]:
+        """Return transactional ids of this run by producer id. `ended`: transactions that are ended together."""
+        txns = (*self.availability.fenced.values(), *self.availability.pending, *ended)
+        return {txn.producer_id: txn.transactional_id for txn in txns}
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
         """Return the ranges whose partitions do not accept the marker: all while the coordinator still writes markers."""

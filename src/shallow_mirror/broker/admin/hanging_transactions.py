@@ -196,9 +196,12 @@ def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[Topi
     return [open_txn.topic_partition for open_txn in open_txns if open_txn.producer.producer_id == producer_id]
 
 
-def blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int) -> dict[TopicPartition, str]:
+def blocking_producers(
+    target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int, own_ids: Mapping[int, str]
+) -> dict[TopicPartition, str]:
     """Return what other producers than `own_producer_id` have open, and what ends it, by partition.
 
+    `own_ids`: transactional ids of this run by producer id, whose transactions may be decided: no operator may abort them.
     Partitions where the own one has a transaction open as well are left out.
     """
     transactions = list(transactions)
@@ -206,7 +209,9 @@ def blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_pro
     texts: dict[TopicPartition, list[str]] = {}
     for transaction in transactions:
         if transaction.topic_partition not in own:
+            own_id = own_ids.get(transaction.producer.producer_id)
             remedy = f"if that producer no longer runs, abort it with {transaction.abort_command(target)}"
+            remedy = remedy if own_id is None else f"it is one of the own transactional id {own_id}, and is not to be aborted"
             texts.setdefault(transaction.topic_partition, []).append(f"{transaction}: {remedy}")
     return {topic_partition: "; ".join(lines) for topic_partition, lines in texts.items()}
 

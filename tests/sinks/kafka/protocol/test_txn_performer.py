@@ -112,6 +112,29 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
     target.close()
 
 
+def test_no_operator_is_told_to_abort_what_another_slot_has_decided(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a DataFrame write into the same partitions: the markers of one transaction come later than those of another."""
+    monkeypatch.setattr(txn_performer, "SETTLE_PATIENCE_MS", 50)
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    log, written = clusters.target.log("copy", 0), TargetPartition("copy", route_to("copy").target_topic_id, 0)
+    first, second = (init_producer_id(target, name, 60_000, deadline) for name in ("m-1", NAME))
+    for txn in (first, second):
+        add_partitions(target, txn, [written.topic_partition], deadline)
+        log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
+    owner = _take_over(tmp_path, "first")
+    owner.settle()
+    clock = SleepingClock()
+    performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000, clock=clock, sleep=clock.sleep)
+    decided = [DecidedTxn(txn, (WrittenRange(written, at, at + 1),)) for txn, at in ((second, 1), (first, 0))]
+    assert performer.perform(actions.EndTxn(second), deadline)
+    with pytest.raises(RetriableError, match="it is one of the own transactional id m-1, and is not to be aborted") as raised:
+        performer.perform(actions.AwaitVisible(decided[0], tuple(decided)), clock.deadline(500))
+    assert "kafka-transactions.sh" not in str(raised.value)
+    target.close()
+
+
 def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(tmp_path: Path, clusters: Clusters) -> None:
     """Kafka 4.3 calls an aborted transaction complete while a partition of it has no leader, and writes no marker there."""
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
