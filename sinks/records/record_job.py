@@ -31,6 +31,8 @@ class RecordJob:
     in_flight_requests: int
     in_flight_bytes: int
     transaction_timeout_ms: int
+    target_cluster_id: str = ""
+    """As the driver has found it; empty: of whichever answers."""
     bytes_per_second: float | None = None
     """Of this slot, by its share of all that run at once. None: no limit."""
     observer: Observer = observe_nothing

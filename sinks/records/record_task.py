@@ -52,7 +52,8 @@ class RecordTask:
         freeze_imports_once()
         answer: RecordSlotResult | MirrorError
         try:
-            done = write_slot(self.job, int(context.partitionId()), arrow_batches, cluster_of_worker(self.job.target))
+            target = cluster_of_worker(self.job.target, self.job.target_cluster_id)
+            done = write_slot(self.job, int(context.partitionId()), arrow_batches, target)
             answer = replace(done, duration_ms=(time.monotonic() - began) * 1000)
         except MirrorError as error:
             answer = error

@@ -346,6 +346,7 @@ class ExactlyOnceKafkaSink:
             in_flight_requests=config.in_flight_requests,
             in_flight_bytes=config.in_flight_bytes,
             transaction_timeout_ms=timeout_ms,
+            target_cluster_id=run.target.known_id,
             bytes_per_second=None if config.bytes_per_second is None else config.bytes_per_second / parallelism,
             observer=self._observer,
         )

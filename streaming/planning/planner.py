@@ -85,6 +85,11 @@ class MicroBatchPlanner:
         """Partitions that wait for an open transaction, of which records were copied with read_uncommitted."""
         self._limiter = RateLimiter(config.bytes_per_second, config.topic_bytes_per_second, clock())
 
+    @property
+    def source_cluster_id(self) -> str:
+        """Return the id of the source cluster; empty before its first answer."""
+        return self._source.cluster_id
+
     def initial(self) -> dict[SourcePartition, int]:
         """Return the first positions of a mirror or stream that has none. Raise RetriableError, ConfigError."""
         deadline = self._deadline()

@@ -145,6 +145,11 @@ class SourceOffsets:
         """Topics that a listing between two discoveries requests by name; None: it requests all."""
         self._discovered_at: float | None = None
 
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster; empty before the first answer."""
+        return self._cluster.known_id
+
     def log_ends(self, deadline: Deadline) -> LogEnds:
         """Return the log ends of included partitions. Raises RetriableError if no leader answers.
 

@@ -127,11 +127,14 @@ class RowReader:
             isolates=config.on_error == "isolate",
         )
 
-    def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `ranges`. Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
+    def read(self, ranges: Sequence[PlannedRange], cluster_id: str = "") -> Iterator[pa.RecordBatch]:
+        """Yield the rows of `ranges`. Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError.
+
+        `cluster_id`: as of `cluster_of_worker`.
+        """
         freeze_imports_once()
         try:
-            yield from _RangeReading(self, cluster_of_worker(self.client), ranges).rows()
+            yield from _RangeReading(self, cluster_of_worker(self.client, cluster_id), ranges).rows()
         except MirrorError as error:
             if not self.failures_as_rows:
                 raise
@@ -246,7 +249,7 @@ class BatchStreamReader(PlannedStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
-        yield from _row_reader(self.options, is_streaming=True).read(partition.ranges)
+        yield from _row_reader(self.options, is_streaming=True).read(partition.ranges, partition.cluster_id)
 
 
 def _row_reader(options: Mapping[str, str], *, is_streaming: bool) -> RowReader:
@@ -266,14 +269,14 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         options = parse_options(self._options, is_streaming=False)
         cluster = Cluster(options.client)
         try:
-            return slot_partitions(_plan_batch_query(options, SourceOffsets(options.plan, cluster)))
+            return slot_partitions(_plan_batch_query(options, SourceOffsets(options.plan, cluster)), cluster.known_id)
         finally:
             cluster.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a slot. Spark passes None if there are no input partitions."""
         if isinstance(partition, SlotPartition):
-            yield from _row_reader(self._options, is_streaming=False).read(partition.ranges)
+            yield from _row_reader(self._options, is_streaming=False).read(partition.ranges, partition.cluster_id)
 
 
 def _plan_batch_query(options: SourceOptions, source: SourceOffsets) -> tuple[PlannedRange, ...]:

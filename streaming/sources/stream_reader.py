@@ -40,10 +40,12 @@ class SlotPartition(InputPartition):  # type: ignore[misc]
     """Spark's input partition: everything one slot does in a micro-batch."""
 
     ranges: tuple[PlannedRange, ...]
+    cluster_id: str = ""
+    """Of the cluster that they were planned for; empty if it is not known."""
 
 
-def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
-    return [SlotPartition(slot) for slot in ranges_by_slot(ranges)]
+def slot_partitions(ranges: Sequence[PlannedRange], cluster_id: str) -> list[SlotPartition]:
+    return [SlotPartition(slot, cluster_id) for slot in ranges_by_slot(ranges)]
 
 
 class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -114,7 +116,8 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with self._request():
             offsets = self._parse(start), self._parse(end)
-            return slot_partitions(self._get_planner().ranges(*offsets))
+            planner = self._get_planner()
+            return slot_partitions(planner.ranges(*offsets), planner.source_cluster_id)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ignore Spark's commit: the source keeps no group offsets."""

@@ -33,6 +33,7 @@ class FakeCluster:
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """Of logs with an open transaction: `offsets` has their last stable offsets."""
     on_pause: Callable[[], None] = lambda: None
+    known_id: str = ""
 
     def metadata(self, names: Sequence[str] | None, deadline: Deadline) -> Any:
         if self.away:

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker import Cluster
+from shallow_mirror.broker import Cluster, PathSpeeds
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.worker_clients import MOST_CLUSTERS, cluster_of_worker
@@ -33,6 +33,26 @@ def test_a_worker_asks_anew_where_it_has_met_another_cluster(monkeypatch: pytest
         second = cluster_of_worker(config)
         assert second is not first
         assert second.cluster_id(deadline) == "other-cluster"
+        second.close()
+
+
+def test_a_worker_follows_its_driver_to_another_cluster_at_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test or a demo has replaced it, and the tables: the first task must not fail."""
+    monkeypatch.setattr(worker_clients, "_clusters", {})
+    deadline = Deadline.after_ms(5_000, time.monotonic)
+    with StrictCluster() as former, StrictCluster(cluster_id="other-cluster") as other:
+        config = ClientConfig.from_properties({"bootstrap.servers": f"{former.bootstrap},{other.bootstrap}"})
+        driver = Cluster(ClientConfig.from_properties({"bootstrap.servers": former.bootstrap}))
+        known = driver.known(driver.metadata([], deadline), (), PathSpeeds(), is_new=True)
+        driver.close()
+        assert cluster_of_worker(config, "fake-cluster").cluster_id(deadline) == "fake-cluster"
+        former.stop_node(1)
+        second = cluster_of_worker(config, "other-cluster")
+        assert second.cluster_id(deadline) == "other-cluster"
+        assert cluster_of_worker(config, "other-cluster") is cluster_of_worker(config) is second
+        former.start_node(1)
+        second.learn(known)
+        assert second.cluster_id(deadline) == "fake-cluster"
         second.close()
 
 

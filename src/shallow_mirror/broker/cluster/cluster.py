@@ -187,6 +187,11 @@ class Cluster:
         return self.metadata([], deadline).cluster_id
 
     @property
+    def known_id(self) -> str:
+        """Return the id of the cluster as far as it is known without a request; empty otherwise."""
+        return self._metadata.cluster_id
+
+    @property
     def has_met_another(self) -> bool:
         """Return whether an address has led to another cluster, which was not listened to: it may have replaced this one."""
         return self._metadata.has_met_another
@@ -229,6 +234,7 @@ class Cluster:
         """Take the driver's knowledge of a moment ago, or, if this process knows nothing yet, older knowledge."""
         self._check_process()
         if self._metadata.cluster_id and known.metadata.cluster_id not in ("", self._metadata.cluster_id):
+            self._cluster_id = known.metadata.cluster_id
             self.close()  # another cluster has the addresses now, and the driver has checked which one it is
         if not known.is_new and self._pool.has_brokers:
             return

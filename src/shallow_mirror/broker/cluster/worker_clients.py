@@ -23,18 +23,19 @@ _clusters: dict[tuple[int, ClientConfig], Cluster] = {}
 _frozen_pid: int | None = None
 
 
-def cluster_of_worker(config: ClientConfig) -> Cluster:
+def cluster_of_worker(config: ClientConfig, cluster_id: str = "") -> Cluster:
     """Return the `Cluster` of this process and client: Spark reuses its workers, and connections outlive micro-batches.
 
-    Not one that has met another cluster at its addresses: a worker outlives runs, and they may be of that one from now on.
+    `cluster_id`: the one that the driver has found; empty: not known. A worker outlives runs, and another cluster may have the
+    addresses by now: a `Cluster` of a former one is replaced, and so is one that has met another cluster.
     Beyond MOST_CLUSTERS the one that was not used for longest is closed. A worker has one task at a time, which uses two at most.
     """
     key = (os.getpid(), config)
     cluster = _clusters.pop(key, None)
-    if cluster is not None and cluster.has_met_another:
+    if cluster is not None and (cluster.has_met_another or (cluster_id and cluster.known_id not in ("", cluster_id))):
         cluster.close()
         cluster = None
-    cluster = cluster or Cluster(config)
+    cluster = cluster or Cluster(config, cluster_id=cluster_id)
     _clusters[key] = cluster  # behind all others: the first one was not used for longest
     if len(_clusters) > MOST_CLUSTERS:
         _clusters.pop(next(iter(_clusters))).close()
