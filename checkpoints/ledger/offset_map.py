@@ -41,20 +41,30 @@ class OffsetMap:
     """The map as a reader sees it, at one version; `refresh` takes the newest. Rows that may still be removed are left out."""
 
     def __init__(self, writer: TableWriter, *, mirror: str | None = None) -> None:
-        """`mirror`: the one whose map it must be; None: anybody's. Raises as `open`."""
+        """`mirror`: the one whose map it must be; None: anybody's. Raises as `open` without a count."""
         self._writer, self._mirror = writer, mirror
         self.refresh()
-        if self._recorded is not None:
-            require_row_count(self._snapshot, self._recorded.row_count, OFFSET_MAP_LAYOUT.title)
 
     @classmethod
-    def open(cls, tables: TableStorage | Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
+    def open(
+        cls,
+        tables: TableStorage | Tables,
+        spark: SparkSession | None = None,
+        *,
+        mirror: str | None = None,
+        counts_rows: bool = True,
+    ) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
+
+        `counts_rows`: a job of Spark in a catalog; not needed where no row is read.
 
         Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged, or
         other applications have removed or added rows: offsets in a hole would lead behind it.
         """
-        return cls(TableStorage.of(tables, spark).offset_map, mirror=mirror)
+        offset_map = cls(TableStorage.of(tables, spark).offset_map, mirror=mirror)
+        if counts_rows and offset_map._recorded is not None:
+            require_row_count(offset_map._snapshot, offset_map._recorded.row_count, OFFSET_MAP_LAYOUT.title)
+        return offset_map
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()

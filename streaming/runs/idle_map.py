@@ -33,7 +33,7 @@ class IdleMap:
         before, self._seen = self._seen, self._recorded()
         if before != self._seen:
             return
-        newest = OffsetMap.open(self._storage, mirror=self._mirror).recorded()
+        newest = OffsetMap.open(self._storage, mirror=self._mirror, counts_rows=False).recorded()
         if newest is None:
             return
         error = taken_over_error(newest, self._seen)

@@ -331,10 +331,10 @@ def test_settings_are_compared_with_the_topics_and_suspected_ones_each_time_the_
 def test_a_mirror_without_work_ends_once_its_map_is_exchanged_or_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: Recorded, expected: type[MirrorError] | None
 ) -> None:
-    opened: list[None] = []
+    opened: list[bool] = []
 
-    def open_map(*_: object, **__: object) -> Any:
-        opened.append(None)
+    def open_map(*_: object, counts_rows: bool = True, **__: object) -> Any:
+        opened.append(counts_rows)
         return SimpleNamespace(recorded=lambda: newest)
 
     monkeypatch.setattr(idle_map, "LOOK_EVERY_S", 0.0)
@@ -347,7 +347,7 @@ def test_a_mirror_without_work_ends_once_its_map_is_exchanged_or_taken_over(
     monitor._look_at_map()
     assert not opened, "a run that decides notices by itself"
     monitor._look_at_map()
-    assert len(opened) == 1
+    assert opened == [False], "once, and without a count of the rows"
     if expected is None:
         controls.require_running()
     else:
