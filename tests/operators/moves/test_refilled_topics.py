@@ -23,7 +23,18 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.migration import Options
-from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over, plan_failover, read_failover, view
+from shallow_mirror.migration.failover import (
+    FailoverState,
+    Step,
+    Way,
+    fail_back,
+    fail_over,
+    plan_failover,
+    read_failover,
+    view,
+    way_back,
+)
+from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.steps import Step as WaveStep
 from shallow_mirror.operations.forget import forget
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
@@ -278,6 +289,23 @@ def test_records_of_a_client_behind_the_point_of_no_return_are_named_with_a_comm
     redo(redo_config(MirrorConfig.load(found[1]), request), request)
     assert list(east.read("late-writes.a", 1).values()) == ["late-0", "late-1"]
     assert not [sentence for sentence in scene.operator.sentences if "migrate late-writes" in sentence]
+
+
+def test_records_that_come_behind_the_last_step_of_the_move_are_named_by_the_call_that_ends_the_way_back(
+    scene: GoingBack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill in front of the row that ends the way back."""
+    run = way_back.run_migration
+
+    def run_and_write(*arguments: Any) -> Any:
+        state = run(*arguments)
+        scene.world.clusters["west"].produce("a", 1, ["late-0", "late-1"])
+        return state
+
+    monkeypatch.setattr(way_back, "run_migration", run_and_write)
+    assert scene.back() is None
+    (write,) = map(LateWrite.of, scene.state().done[Step.HAND_BACK]["late_writes"])
+    assert (write.topic_partition, write.record_count) == (TopicPartition("a", 1), 2)
 
 
 def test_a_group_that_begins_while_the_topics_come_back_is_named(scene: GoingBack, capsys: pytest.CaptureFixture[str]) -> None:

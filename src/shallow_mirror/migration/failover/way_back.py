@@ -32,7 +32,7 @@ from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
 from shallow_mirror.migration.failover.undecided_copies import undecided_ends
 from shallow_mirror.migration.hooks.hook_call import unready
-from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import LogEnds, MirrorRun, named
 from shallow_mirror.migration.passage import commit_id, run_of
@@ -382,8 +382,9 @@ class WayBack:
         """
         assert self.files.back is not None, "the check asks for it"
         self._require_filled(topics)
+        migration = self._migration(topics, groups)
         try:
-            state = run_migration(self._migration(topics, groups), self.reports, self._migration_options)
+            state = run_migration(migration, self.reports, self._migration_options)
         except (ConfigError, CopiesDifferError) as error:
             # The migration names what a wave of several topics can do.
             self._require_filled(topics, error)
@@ -396,7 +397,8 @@ class WayBack:
             "writers_stopped_s": moved["writers_stopped_s"],
             "records": moved["records_verified"],
             "groups": moved["groups"],
-            "late_writes": moved["late_writes"],
+            # Looked for once more: an earlier call may have been killed behind its last step.
+            "late_writes": [write.document() for write in find_late_writes(migration, migration.wave(_WAVE), wave)],
             "left_groups": sorted(set(self.groups_of(topics)).difference(groups)),
             "left_topics": sorted({source.topic for source in positions_of(self.files.back)}.difference(topics)),
             "denied": list(wave.denied.get(Direction.MOVE, ())),
