@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,19 @@ from shallow_mirror.checkpoints.logs.runs import RunEnd, recorded_run
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks import Observer, observe_nothing
 from shallow_mirror.sinks.kafka import SINGLE_SLOT, SingleSlot, transactional_id
 from shallow_mirror.streaming.runs import ClusterIds, KafkaAttempt, decide_first_rows, take_over_offset_map
 from shallow_mirror.version import __version__
+
+_VISIBLE_MS = 60_000.0
+"""How long a target partition may have no leader."""
+
+_ABORTED_WITHIN_MS = 30_000.0
+"""Coordinators look for transactions that have timed out every 10 seconds."""
+
+_POLL_MS = 500
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +42,21 @@ class OperatorSession(KafkaAttempt):
         """Add rows without a transaction, after the recovery. Raises RetriableError if another run has taken the guard."""
         self.guard.require(deadline, is_begun_enough=False)
         decide_first_rows(self.owner, rows)
+
+    def await_visible(self) -> None:
+        """Wait until readers see what was committed: no later micro-batch looks at it again.
+
+        Raises RetriableError if they do not within the transaction timeout, by which what a killed command has left open is over,
+        and if committed rows turn out to be aborted.
+        """
+        patience_ms = max(_VISIBLE_MS, self.config.write.transaction_timeout_ms + _ABORTED_WITHIN_MS)
+        deadline = Deadline.after_ms(patience_ms, time.monotonic)
+        while self.performer.availability.pending:
+            if removed := self.performer.recheck_unavailable(deadline):
+                raise RetriableError("TRANSACTION_ABORTED", f"{', '.join(map(str, removed))}: the same command copies them again")
+            if deadline.is_over():
+                self.performer.require_visible()
+            self.target.wait(_POLL_MS, deadline)
 
     def single_slot(self) -> SingleSlot:
         """Return the slot of the command, after the recovery: before, its transactional id may have an open transaction."""

@@ -74,6 +74,7 @@ def retry(
         entries, releaser.released.moved_counts = _selected(config, selection, storage)
         entries, releaser.released.gone_counts = _without_gone(entries, session, deadline)
         _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), entries)
+        session.await_visible()
         session.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"

@@ -124,6 +124,7 @@ def redo(
         _recover(session, request, deadline)
         copy = _Copy(config, request, session, known_ids if leaves_out_gone else None, keeps_all=keeps_all)
         was_done = not copy.run(deadline)
+        session.await_visible()
         session.owner.settle()
         session.end.outcome = "redo: done"
     rows = rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())

@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
 from shallow_mirror.errors import ConfigError, MirrorError
-from shallow_mirror.migration import Options
+from shallow_mirror.migration import Options, run_migration
 from shallow_mirror.migration.failover import (
     FailoverState,
     Step,
@@ -295,10 +295,9 @@ def test_records_that_come_behind_the_last_step_of_the_move_are_named_by_the_cal
     scene: GoingBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a kill in front of the row that ends the way back."""
-    run = way_back.run_migration
 
     def run_and_write(*arguments: Any) -> Any:
-        state = run(*arguments)
+        state = run_migration(*arguments)
         scene.world.clusters["west"].produce("a", 1, ["late-0", "late-1"])
         return state
 
