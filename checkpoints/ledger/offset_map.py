@@ -56,7 +56,7 @@ class OffsetMap:
     ) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
-        `counts_rows`: a job of Spark in a catalog; not needed where no row is read.
+        `counts_rows`: a job of Spark in a catalog; not needed where no row is read, or where rows are compared with both logs.
 
         Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged, or
         other applications have removed or added rows: offsets in a hole would lead behind it.

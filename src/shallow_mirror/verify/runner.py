@@ -71,7 +71,8 @@ def verify_mirror(
     """
     options = VerifyOptions(is_deep=is_deep, range_bytes=range_bytes or RANGE_FETCHES * config.read.fetch_bytes, flush_s=flush_s)
     storage = TableStorage(config.table_location, spark)
-    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    # The comparison itself shows which records rows that others have removed or added name.
+    offset_map = OffsetMap.open(storage, mirror=config.mirror, counts_rows=False)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
         ClusterReader(config.source.client, config.source_cluster_name, level, fetch_bytes=fetch_bytes, clock=clock) as source,
@@ -133,7 +134,7 @@ def verify_restore(
     options = VerifyOptions(is_deep=is_deep, range_bytes=RANGE_FETCHES * fetch_bytes, flush_s=flush_s)
     storage = TableStorage(config.table_location, spark)
     archive_storage = TableStorage(config.archive_table_location, spark)
-    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror, counts_rows=False)
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:
         raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")
