@@ -275,7 +275,8 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
         tmp_path, source={"alias": "east", "client": {"bootstrap.servers": bootstrap}}, topics={"include": [topic_name]}
     )
     with_id = Cluster(settings.source.client)
-    topic_id = with_id.metadata([topic_name], Deadline.after_ms(20_000, time.monotonic)).topics[topic_name].topic_id
+    listed = with_id.metadata([topic_name], Deadline.after_ms(20_000, time.monotonic))
+    topic_id = listed.topics[topic_name].topic_id
     with_id.close()
     behind, done, empty = (SourcePartition(topic_name, topic_id, partition) for partition in range(3))
     hanging = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic_name})
@@ -285,7 +286,7 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     hanging.flush(20)
     recreated = behind._replace(topic_id="an older incarnation")
     decide(
-        take_over(settings.tables),
+        take_over(settings.tables, source_cluster_id=listed.cluster_id),
         segment(behind, 0, 4, 4_000),
         segment(done, 0, 10, 10_000),
         segment(empty, 0, 0, None, SegmentKind.GAP),

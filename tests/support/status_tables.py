@@ -45,8 +45,10 @@ def segment(source: SourcePartition, start: int, end: int, at_ms: int | None, ki
     return DecidedSegment(segment, SlotTxn("m-0", 1, 1))
 
 
-def take_over(tables: str, run: RunIdentity = RUN) -> LedgerOwner:
-    owner = LedgerOwner.take_over(tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: NOW_MS)
+def take_over(tables: str, run: RunIdentity = RUN, source_cluster_id: str = "S") -> LedgerOwner:
+    owner = LedgerOwner.take_over(
+        tables, name="m", source_cluster_id=source_cluster_id, target_cluster_id="T", run=run, now_ms=lambda: NOW_MS
+    )
     owner.settle()
     return owner
 

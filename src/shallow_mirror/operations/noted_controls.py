@@ -29,7 +29,7 @@ def note_added(config: MirrorConfig, controls: Controls, spark: Any = None) -> N
     """
     rows = controls.read().rows
     require_newest_tables(config, spark)
-    map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror).map_id
+    map_id = OffsetMap.open(config.table_location, spark, mirror=config.mirror, counts_rows=False).map_id
     newest = NewestControl(config.target.client, config.mirror, map_id)
     try:
         newest.note(rows)

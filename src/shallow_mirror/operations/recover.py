@@ -172,7 +172,7 @@ def older_tables(
     A run may decide meanwhile: tables are older only where they are still the same after the target's evidence was read.
     `patience_ms`: for all responses of the target.
     """
-    offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
+    offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror, counts_rows=False)
     deadline = Deadline.after_ms(INSPECT_MS if patience_ms is None else patience_ms, time.monotonic)
     with closing(Cluster(config.target.client)) as target:
         while (recorded := offset_map.recorded()) is not None:
@@ -183,7 +183,7 @@ def older_tables(
                 _require_newest_controls(config, offset_map.map_id, spark, None if patience_ms is None else deadline)
                 return None
             except OlderTablesError as older:
-                offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
+                offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror, counts_rows=False)
                 if offset_map.recorded() == recorded:
                     return older
     return None

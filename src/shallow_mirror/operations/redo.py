@@ -145,7 +145,7 @@ def mirrored_clusters(config: MirrorConfig, spark: Any = None) -> ClusterIds | N
     storage = TableStorage(config.table_location, spark)
     if storage.offset_map.snapshot() is None:
         return None
-    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror, counts_rows=False)
     return ClusterIds(source=offset_map.source_cluster_id, target=offset_map.target_cluster_id)
 
 

@@ -349,7 +349,7 @@ def _current_start(
 def read_run(config: MirrorConfig | RestoreConfig, spark: Any = None) -> RunStatus | None:
     """Return the run that took over the map last. Raises as `gather_status`."""
     storage = TableStorage(config.table_location, spark)
-    recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
+    recorded = OffsetMap.open(storage, mirror=config.mirror, counts_rows=False).recorded()
     return None if recorded is None else run_status(storage.best_effort_tables(), recorded)
 
 

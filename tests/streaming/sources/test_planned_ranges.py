@@ -58,6 +58,8 @@ def test_nothing_is_planned_from_another_cluster_than_that_of_the_run(tmp_path: 
 class TablePlanner:
     """A source of two topics; every batch holds one record of 16 MiB. `users` is new to a query that began without it."""
 
+    cluster_id = "source"
+
     def log_ends(self, deadline: Any) -> LogEnds:
         return LogEnds(ends={A: 10, B: 3}, topic_ids={"orders": "idA", "users": "idB"})
 
