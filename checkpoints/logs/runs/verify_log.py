@@ -10,13 +10,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from shallow_mirror.checkpoints.rows.codec import Inline, Json, TimeMs, row_codec
 from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.processes import is_process
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
 
 AUDIT_TABLE = "audit"
@@ -144,14 +144,7 @@ def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str,
 
 def _is_under_way(last: VerifyIdentity) -> bool:
     """Return whether the process that has written last still runs, as far as this machine can tell."""
-    if last.host != socket.gethostname() or last.pid == os.getpid():
-        return False
-    with suppress(PermissionError):  # there is such a process, of another user
-        try:
-            os.kill(last.pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
+    return last.host == socket.gethostname() and last.pid != os.getpid() and is_process(last.pid)
 
 
 def _read(tables: BestEffortTables, *condition: Comparison) -> list[AuditRow]:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from shallow_mirror.processes import is_process
+
 STOP_S = 60.0
 
 
@@ -43,11 +45,7 @@ class StartedMirror:
         with suppress(ChildProcessError):
             if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
                 return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return is_process(self.pid)
 
 
 Launch = Callable[[str, Path, Sequence[str]], StartedMirror]

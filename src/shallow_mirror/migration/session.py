@@ -28,6 +28,7 @@ from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.processes import is_process
 from shallow_mirror.sinks.kafka import GROUP_SUFFIX
 from shallow_mirror.verify import OnProgress, ignore_progress
 
@@ -340,18 +341,8 @@ def require_sole(conductor: ConductorState | None, options: Options) -> None:
         raise ConfigError(
             f"{conductor} has not ended, and whether it is alive is unknown here: end it, or fence it with --take-over"
         )
-    if conductor.pid != os.getpid() and _is_alive(conductor.pid):
+    if conductor.pid != os.getpid() and is_process(conductor.pid):
         raise ConfigError(f"{conductor} is running: end it first (Ctrl-C), or give --take-over, which fences it")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

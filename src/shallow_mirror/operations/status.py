@@ -7,7 +7,6 @@ than it is, never ahead of its source.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from shallow_mirror.config.restore_changes import accepted_changes, refused_chan
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations.recover import older_tables
+from shallow_mirror.processes import is_process
 from shallow_mirror.streaming.planning import LeftOutPartition, planner_state, read_left_out
 from shallow_mirror.streaming.runs import paused_topics
 from shallow_mirror.streaming.watch import (
@@ -383,15 +383,7 @@ def run_of(recorded: Recorded) -> RunStatus:
 
 
 def _is_alive(host: str, pid: int) -> bool | None:
-    if host != socket.gethostname():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return is_process(pid) if host == socket.gethostname() else None
 
 
 def _read_micro_batches(tables: BestEffortTables, newest: int) -> tuple[MicroBatchStatus, ...]:

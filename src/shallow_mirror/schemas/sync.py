@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import datetime
 
 from shallow_mirror.access import AccessPass, AccessSync, Differences
@@ -19,6 +18,7 @@ from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.plurals import counted, listed
+from shallow_mirror.processes import is_process
 from shallow_mirror.schemas.copy import ImportHistory, SchemaReport, copy_between
 from shallow_mirror.schemas.registry import open_registries
 from shallow_mirror.schemas.schema_plan import GLOBAL
@@ -117,14 +117,7 @@ def _is_abandoned(leftover: UnfinishedImport, now_ms: int) -> bool:
     """Return whether the run that has set a subject to mode IMPORT is gone. This thread has none under way between its passes."""
     if leftover.host != socket.gethostname():
         return now_ms - leftover.at_ms > ABANDONED_AFTER_MS
-    if leftover.pid == os.getpid():
-        return True
-    with suppress(PermissionError):  # there is such a process, of another user
-        try:
-            os.kill(leftover.pid, 0)
-        except ProcessLookupError:
-            return True
-    return False
+    return leftover.pid == os.getpid() or not is_process(leftover.pid)
 
 
 def _name(subject: str) -> str:
