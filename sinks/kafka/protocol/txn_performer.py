@@ -203,32 +203,25 @@ class TxnPerformer:
         return removed
 
     def _confirm_pending(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
-        complete = [
-            txn
-            for txn, ranges in self.availability.pending.items()
-            if self._are_readable(ranges, deadline)
-            and blocked_txn(self._target, txn.transactional_id, deadline) is None
-            and not self._is_held_by_others(txn, ranges, deadline)
-        ]
+        complete = [txn for txn, ranges in self.availability.pending.items() if self._is_complete(txn, ranges, deadline)]
         if not complete:
             return ()
         rows = [row for row in self._owner.pending_rows() if row.txn in complete]
         return self.run(actions.confirm_pending(rows), deadline)
 
-    def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
+    def _is_complete(self, txn: SlotTxn, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
+        """Return whether all partitions have leaders and markers, and readers wait for no other producer's transaction alone."""
         gone = gone_ranges(self._target, ranges, deadline)
-        partitions = [written.topic_partition for written in ranges if written not in gone]
-        return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
-
-    def _is_held_by_others(self, txn: SlotTxn, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
-        """Return whether readers wait for nothing of ours, but for another producer's transaction."""
-        partitions = sorted({written.topic_partition for written in ranges})
-        waiting = self._not_in(readable_ends(self._target, partitions, deadline), ranges)
-        waiting_partitions = sorted({written.topic_partition for written in waiting})
-        transactions = open_transactions(self._target, waiting_partitions, deadline)
+        left = [written for written in ranges if written not in gone]
+        partitions = sorted({written.topic_partition for written in left})
+        stable = readable_ends(self._target, partitions, deadline)
+        if len(stable) < len(partitions) or blocked_txn(self._target, txn.transactional_id, deadline) is not None:
+            return False
+        waiting = {written.topic_partition for written in self._not_in(stable, left)}
+        transactions = open_transactions(self._target, sorted(waiting), deadline)
         blockers = blocking_producers(self._target, transactions, txn.producer_id, self._own_ids())
         self.availability.note_blockers(partitions, blockers)
-        return bool(blockers) and blockers.keys() == set(waiting_partitions)
+        return not waiting or blockers.keys() != waiting
 
     def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
         """Fence an id. Return False if its last transaction cannot complete: its fate is durable, the id cannot be used."""

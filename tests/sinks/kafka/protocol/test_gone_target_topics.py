@@ -113,4 +113,4 @@ def test_a_marker_that_is_missing_in_a_topic_that_is_gone_holds_nothing(
     change(clusters)
     driver.performer.recheck_unavailable(driver.clock.deadline(60_000))
     assert not driver.availability.unchecked
-    assert driver.performer._are_readable(WRITTEN[1:], driver.clock.deadline(60_000))
+    assert driver.performer._is_complete(driver.txn, WRITTEN[1:], driver.clock.deadline(60_000))
